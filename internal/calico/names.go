@@ -1,6 +1,7 @@
 package calico
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 )
@@ -28,4 +29,29 @@ func AffinityNode(affinity string) string {
 		return ""
 	}
 	return node
+}
+
+// ParseBlockName is the object name of the block with this CIDR, as a handle's
+// spec spells it.
+func ParseBlockName(cidr string) (string, error) {
+	prefix, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		return "", fmt.Errorf("block CIDR %q: %w", cidr, err)
+	}
+	return BlockName(prefix), nil
+}
+
+// OrdinalsOf are the addresses, as offsets from the block's first, that
+// allocations give to the handle with this object name.
+func (s *IPAMBlockSpec) OrdinalsOf(handleName string) []int {
+	var ordinals []int
+	for ordinal, index := range s.Allocations {
+		if index == nil || *index < 0 || *index >= len(s.Attributes) {
+			continue
+		}
+		if id := s.Attributes[*index].HandleID; id != nil && HandleName(*id) == handleName {
+			ordinals = append(ordinals, ordinal)
+		}
+	}
+	return ordinals
 }

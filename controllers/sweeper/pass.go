@@ -1,0 +1,208 @@
+package sweeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/effect"
+)
+
+// pass is one walk over all handles. Reading and proving the next batch goes
+// on while the present one is deleted.
+type pass struct {
+	s *Sweeper
+
+	mu     sync.Mutex
+	report Report
+	// taken counts the candidates put into batches.
+	taken int
+}
+
+// batch is candidates that were read in full, and when the caches were last
+// proven to be fresh after that.
+type batch struct {
+	handles []*calico.IPAMHandle
+	proven  time.Time
+}
+
+// errEnough ends a pass that has taken its fill.
+var errEnough = errors.New("enough candidates")
+
+func (p *pass) run(ctx context.Context) error {
+	tally, few := p.s.tally()
+	p.report.Tally = tally
+	p.s.o.Observer.Judged(tally)
+	if tally.Candidates == 0 {
+		return nil
+	}
+	if err := p.s.o.Gate(); err != nil {
+		return err
+	}
+	batches := make(chan batch)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(batches)
+		err := p.produce(ctx, few, batches)
+		if errors.Is(err, errEnough) {
+			return nil
+		}
+		return err
+	})
+	group.Go(func() error {
+		for b := range batches {
+			if err := p.sweep(ctx, b); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// produce reads candidates and hands them on in batches that are proven fresh.
+func (p *pass) produce(ctx context.Context, few []string, out chan<- batch) error {
+	if few != nil {
+		for len(few) > 0 {
+			n := min(p.batchSize(), len(few))
+			handles, err := p.s.readEach(ctx, few[:n])
+			if err != nil {
+				return err
+			}
+			few = few[n:]
+			if err := p.hand(ctx, p.candidates(handles), out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	var pending []*calico.IPAMHandle
+	err := p.s.readPages(ctx, func(page []calico.IPAMHandle) error {
+		read := make([]*calico.IPAMHandle, len(page))
+		for i := range page {
+			read[i] = &page[i]
+		}
+		pending = append(pending, p.candidates(read)...)
+		for size := p.batchSize(); len(pending) >= size; {
+			if err := p.hand(ctx, pending[:size:size], out); err != nil {
+				return err
+			}
+			pending = pending[size:]
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return p.hand(ctx, pending, out)
+}
+
+// batchSize follows the rate, so that a batch's proof does not grow old.
+func (p *pass) batchSize() int {
+	size := p.s.o.Rate() * batchSpan.Seconds()
+	return int(min(max(size, minBatch), maxBatch))
+}
+
+// candidates judges handles that were read in full.
+func (p *pass) candidates(read []*calico.IPAMHandle) []*calico.IPAMHandle {
+	var found []*calico.IPAMHandle
+	for _, h := range read {
+		ev, v := p.s.o.Effector.Judge(h)
+		if p.s.o.Effector.Sweepable(v) && p.s.selects(ev, v) {
+			found = append(found, h)
+			continue
+		}
+		if len(ev.References) == 0 {
+			p.s.o.Inventory.RememberDeclared(h.Name, h.ResourceVersion, h.Spec.Block)
+		}
+	}
+	return found
+}
+
+// hand proves the caches fresh after the batch was read, and passes it on.
+func (p *pass) hand(ctx context.Context, handles []*calico.IPAMHandle, out chan<- batch) error {
+	enough := false
+	if limit := p.s.o.Max; limit > 0 && p.taken+len(handles) >= limit {
+		handles, enough = handles[:limit-p.taken], true
+	}
+	p.taken += len(handles)
+	if len(handles) > 0 {
+		proven, err := p.prove(ctx)
+		if err != nil {
+			return err
+		}
+		select {
+		case out <- batch{handles, proven}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if enough {
+		return errEnough
+	}
+	return nil
+}
+
+func (p *pass) prove(ctx context.Context) (time.Time, error) {
+	at := p.s.o.Clock.Now()
+	if err := p.s.o.Freshness.ProveFresh(ctx); err != nil {
+		return time.Time{}, fmt.Errorf("prove that the caches are fresh: %w", err)
+	}
+	return at, nil
+}
+
+// sweep deletes one batch. Each handle is judged again by the effector.
+func (p *pass) sweep(ctx context.Context, b batch) error {
+	if p.s.o.Clock.Since(b.proven) > proofAge {
+		if _, err := p.prove(ctx); err != nil {
+			return err
+		}
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	p.s.workers(ctx, p.s.o.Workers, len(b.handles), func(i int) {
+		if ctx.Err() != nil {
+			return
+		}
+		// The gate closes for all: the first refusal ends the batch.
+		if err := p.s.o.Gate(); err != nil {
+			stop(err)
+			return
+		}
+		result, err := p.s.o.Effector.Sweep(ctx, b.handles[i])
+		if err != nil && ctx.Err() != nil {
+			return
+		}
+		p.count(b.handles[i], result, err)
+	})
+	return context.Cause(ctx)
+}
+
+func (p *pass) count(h *calico.IPAMHandle, r effect.Result, err error) {
+	p.s.o.Observer.Effect(h, r, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.report.Failed++
+		return
+	}
+	switch r.Outcome {
+	case effect.Done:
+		p.report.Swept++
+	case effect.WouldDo:
+		p.report.WouldSweep++
+	case effect.Kept:
+		p.report.Kept++
+	case effect.Conflict:
+		p.report.Conflicts++
+	case effect.Vanished:
+		p.report.Vanished++
+	case effect.Held:
+		p.report.Held++
+	}
+}

@@ -1,0 +1,159 @@
+// Package audit records each effect with all that is needed to undo it.
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+)
+
+// Action is what was done.
+type Action string
+
+// The actions.
+const (
+	// Sweep is written before the delete is sent, so that no crash can lose it.
+	Sweep Action = "sweep"
+	// Kept takes a Sweep of the same UID back: the delete did not happen.
+	Kept Action = "kept"
+	// Release is a finalizer taken off.
+	Release Action = "release"
+	// Complete is a stamp completed with the pod that leaked the handle.
+	Complete Action = "complete"
+	// Repair is a handle rewritten, created or revived to agree with the blocks.
+	Repair Action = "repair"
+	// Restore is a swept handle brought back.
+	Restore Action = "restore"
+	// Strip is a finalizer and a stamp taken off by an uninstall.
+	Strip Action = "strip"
+)
+
+// Record is one effect.
+type Record struct {
+	Time   time.Time `json:"time"`
+	Action Action    `json:"action"`
+	// Verdict and Reason are the stable codes; Detail is for people.
+	Verdict string `json:"verdict,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+	Detail  string `json:"detail,omitempty"`
+	// Handle is the whole object as it was before the effect.
+	Handle *calico.IPAMHandle `json:"handle"`
+}
+
+// Log takes records. An error means that the record is not kept; the effect
+// must not happen then.
+type Log interface {
+	Write(Record) error
+}
+
+// ToLogger writes records as structured log lines under the key "audit".
+func ToLogger(log logr.Logger) Log { return logSink{log} }
+
+type logSink struct{ log logr.Logger }
+
+func (s logSink) Write(r Record) error {
+	s.log.Info("effect", "audit", r)
+	return nil
+}
+
+// File is a Log that appends JSON lines to a file. A record is handed to the
+// operating system before Write returns.
+type File struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// OpenFile opens or creates the file at path for appending.
+func OpenFile(path string) (*File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open audit file: %w", err)
+	}
+	return &File{file: f}, nil
+}
+
+// Write implements Log.
+func (f *File) Write(r Record) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode audit record: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.file.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write audit record: %w", err)
+	}
+	return nil
+}
+
+// Close syncs and closes the file.
+func (f *File) Close() error {
+	return errors.Join(f.file.Sync(), f.file.Close())
+}
+
+// maxLine bounds one record; a handle is at most etcd's request limit.
+const maxLine = 4 << 20
+
+// Read gives each record of r to visit, in order. It accepts plain records and
+// log lines that hold one under "audit"; other log lines are passed over. A
+// damaged line is an error that names its number.
+func Read(r io.Reader, visit func(Record) error) error {
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(make([]byte, 0, 64<<10), maxLine)
+	for n := 1; scanner.Scan(); n++ {
+		line := bytes.TrimSpace(scanner.Bytes())
+		if len(line) == 0 {
+			continue
+		}
+		record, ok, err := parse(line)
+		if err != nil {
+			return fmt.Errorf("audit line %d: %w", n, err)
+		}
+		if !ok {
+			continue
+		}
+		if err := visit(record); err != nil {
+			return err
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return fmt.Errorf("read audit records: %w", err)
+	}
+	return nil
+}
+
+// parse reads a plain record or a log line around one; ok is false for any
+// other JSON object.
+func parse(line []byte) (record Record, ok bool, err error) {
+	var shape struct {
+		Audit  *Record         `json:"audit"`
+		Action json.RawMessage `json:"action"`
+	}
+	if err := json.Unmarshal(line, &shape); err != nil {
+		return Record{}, false, err
+	}
+	switch {
+	case shape.Audit != nil:
+		record = *shape.Audit
+	case shape.Action != nil:
+		if err := json.Unmarshal(line, &record); err != nil {
+			return Record{}, false, err
+		}
+	default:
+		return Record{}, false, nil
+	}
+	if record.Action == "" || record.Handle == nil {
+		return Record{}, false, errors.New("record has no action or no handle")
+	}
+	return record, true, nil
+}
