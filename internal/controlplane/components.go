@@ -16,9 +16,6 @@ import (
 // quota is the most that etcd accepts: a million handles fit.
 const quota = 8 << 30
 
-// MaxTxnOps is the most operations in one etcd transaction, for bulk loading.
-const MaxTxnOps = 1024
-
 func newEtcd(c *ControlPlane, path string, peerPort uint16, flags []string) *Component {
 	peer := fmt.Sprintf("http://127.0.0.1:%d", peerPort)
 	return &Component{
@@ -34,7 +31,6 @@ func newEtcd(c *ControlPlane, path string, peerPort uint16, flags []string) *Com
 			"--initial-cluster=default=" + peer,
 			"--unsafe-no-fsync",
 			fmt.Sprintf("--quota-backend-bytes=%d", quota),
-			fmt.Sprintf("--max-txn-ops=%d", MaxTxnOps),
 			"--log-level=warn",
 		}, flags...),
 		ready: probe(http.DefaultTransport, c.etcdURL+"/readyz"),
