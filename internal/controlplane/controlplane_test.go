@@ -37,7 +37,7 @@ func TestControlPlane(t *testing.T) {
 	begin := time.Now()
 	cp := controlplane.ForTest(t, controlplane.Options{
 		ControllerManager: true,
-		BeforeAPIServer: func(ctx context.Context, etcd string) error {
+		BeforeAPIServer: func(_ context.Context, etcd string) error {
 			resp, err := http.Get(etcd + "/version")
 			if err != nil {
 				return err

@@ -52,10 +52,8 @@ func InstallCRDs(ctx context.Context, cfg *rest.Config, api calico.API) error {
 	}
 	// Discovery follows a moment later, of the group after that of its resources.
 	err = waitUntil(ctx, func(context.Context) (bool, error) {
-		_, lists, err := core.Discovery().ServerGroupsAndResources()
-		if err != nil {
-			return false, nil
-		}
+		// Partial: another group may be broken for good.
+		_, lists, _ := core.Discovery().ServerGroupsAndResources()
 		for _, list := range lists {
 			if list.GroupVersion == api.String() {
 				return len(list.APIResources) >= len(crds), nil

@@ -111,8 +111,8 @@ func (s Spec) handle(c chance, id string, cidr netip.Prefix, created, written ti
 	h.ManagedFields = []metav1.ManagedFieldsEntry{{
 		APIVersion: s.API.String(),
 		FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{".":{},"f:` + metadataAnnotation +
-			`":{}}},"f:spec":{".":{},"f:block":{".":{},"f:` + cidr.String() + `":{}},"f:deleted":{},"f:handleID":{}}}`)},
+		FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:` + metadataAnnotation +
+			`":{}}},"f:spec":{".":{},"f:block":{".":{},"f:` + cidr.String() + `":{}},"f:deleted":{},"f:handleID":{}}}`),
 		Manager:   "Go-http-client",
 		Operation: metav1.ManagedFieldsOperationUpdate,
 		Time:      ptr.To(metav1.NewTime(written)),

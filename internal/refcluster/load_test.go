@@ -9,7 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/controlplane"
@@ -127,4 +129,54 @@ func testLoad(t *testing.T, api calico.API) {
 		Body(&metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &handles.Items[0].UID}}).Do(ctx).Error(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestLoadObjectsOfOddities(t *testing.T) {
+	api := calico.API{GroupVersion: calico.GroupCRD}
+	odd := refcluster.NewOddities(api, time.Now())
+	cp := controlplane.ForTest(t, controlplane.Options{BeforeAPIServer: func(ctx context.Context, etcd string) error {
+		return refcluster.LoadObjects(ctx, etcd, odd.Objects())
+	}})
+	ctx := t.Context()
+	if err := controlplane.InstallCRDs(ctx, cp.Config(), api); err != nil {
+		t.Fatal(err)
+	}
+	client, err := api.NewRESTClient(cp.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := kubernetes.NewForConfig(cp.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for object := range odd.Objects() {
+		// An update by the server's own rules proves the object valid.
+		var err error
+		switch o := object.(type) {
+		case *calico.IPAMHandle:
+			err = client.Put().Resource("ipamhandles").Name(o.Name).Body(current(t, client, "ipamhandles", o.Name, &calico.IPAMHandle{})).Do(ctx).Error()
+		case *calico.IPAMBlock:
+			err = client.Put().Resource("ipamblocks").Name(o.Name).Body(current(t, client, "ipamblocks", o.Name, &calico.IPAMBlock{})).Do(ctx).Error()
+		case *corev1.Pod:
+			got, getErr := core.CoreV1().Pods(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
+			if getErr != nil {
+				t.Fatal(getErr)
+			}
+			_, err = core.CoreV1().Pods(o.Namespace).Update(ctx, got, metav1.UpdateOptions{})
+		case *corev1.Service:
+			// Its ClusterIP comes from no range that this server could know.
+			_, err = core.CoreV1().Services(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
+		}
+		if err != nil {
+			t.Errorf("the server refuses %T: %v", object, err)
+		}
+	}
+}
+
+func current[T runtime.Object](t *testing.T, client rest.Interface, resource, name string, into T) T {
+	t.Helper()
+	if err := client.Get().Resource(resource).Name(name).Do(t.Context()).Into(into); err != nil {
+		t.Fatal(err)
+	}
+	return into
 }

@@ -13,18 +13,24 @@ import (
 )
 
 func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(names []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	names := os.Args[1:]
 	if len(names) == 0 {
 		names = []string{assets.Etcd, assets.APIServer, assets.ControllerManager}
 	}
 	paths, err := assets.Ensure(ctx, os.Stderr, names...)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
+		return err
 	}
 	for _, name := range names {
 		fmt.Println(paths[name])
 	}
+	return nil
 }
