@@ -1,0 +1,100 @@
+# IPAM Guard. `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --dirty --match 'v*' 2>/dev/null)
+LDFLAGS := -s -w -X github.com/ipam-guard/ipam-guard/internal/version.version=$(VERSION)
+
+# Packages to lint and test.
+PKGS ?= ./...
+# Control plane binaries to build; etcd, kube-apiserver and
+# kube-controller-manager when empty.
+BINARIES ?=
+# Flags of the demo, such as ARGS="--handles 100000 --leaks 0.9".
+ARGS ?=
+
+TOOLS := bin/tools
+GOLANGCI_LINT := $(TOOLS)/golangci-lint
+CONTROLLER_GEN := $(TOOLS)/controller-gen
+KUSTOMIZE := $(TOOLS)/kustomize
+
+##@ Use
+
+.PHONY: help
+help: ## List the targets.
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-zA-Z0-9_-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Sweep a leaking cluster on a real control plane.
+	go run ./cmd/demo $(ARGS)
+
+.PHONY: build
+build: ## Build the manager and the kubectl plugin into bin.
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manager ./cmd/kubectl-ipam_guard
+
+.PHONY: clean
+clean: ## Remove what was built, but not control plane and tools.
+	rm -rf dist
+	find bin -maxdepth 1 -type f -delete 2>/dev/null || true
+
+##@ Develop
+
+.PHONY: controlplane
+controlplane: ## Build the control plane from Go modules, once.
+	go run ./internal/controlplane/build $(BINARIES)
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) ## Generate deep copies and definitions from Go types.
+	$(CONTROLLER_GEN) object crd:crdVersions=v1,maxDescLen=0 paths=./internal/calico \
+	  output:crd:artifacts:config=internal/calico/crd
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the code.
+	$(GOLANGCI_LINT) fmt
+
+##@ Test
+
+.PHONY: test
+test: lint vet unit integration ## Lint, vet and run all tests.
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Lint.
+	$(GOLANGCI_LINT) run $(PKGS)
+
+.PHONY: vet
+vet: ## Vet, and check that go.mod is tidy.
+	go vet $(PKGS)
+	go mod tidy -diff
+
+.PHONY: unit
+unit: ## Run the tests that need no control plane.
+	go test -race -short -timeout 15m $(PKGS)
+
+# One package at a time: each starts control planes of its own.
+.PHONY: integration
+integration: controlplane ## Run the tests that use a control plane.
+	go test -race -p 1 -timeout 30m $$(go list -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end}}' $(PKGS) \
+	  | awk '/internal\/controlplane( |$$)/ { print $$1 }' | sort -u)
+
+.PHONY: bench-sweep
+bench-sweep: controlplane ## Compare the sweeper with a bare loop of deletes.
+	go test -run '^$$' -bench Sweep -benchtime 1x -timeout 30m ./controllers/sweeper
+
+.PHONY: bench-admission
+bench-admission: controlplane ## Measure what admission adds to a request.
+	go test -run '^$$' -bench Admission -timeout 30m ./webhook/...
+
+##@ Tools
+
+# Tools are built from versions that internal/tools/go.mod pins.
+$(TOOLS)/%: internal/tools/go.mod internal/tools/go.sum
+	@echo "build $*"
+	cd internal/tools && GOWORK=off go build -mod=readonly -o ../../$@ $$(go list -f '{{.ImportPath}}' tool | grep -E '/$*(/v[0-9]+)?$$')
+
+.PHONY: tools
+tools: $(GOLANGCI_LINT) $(CONTROLLER_GEN) $(KUSTOMIZE) ## Build the tools.
