@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
@@ -22,8 +23,11 @@ const (
 	logTail   = 4 << 10
 )
 
-// Component is one process of a control plane.
+// Component is one process of a control plane, or of what runs on it.
 type Component struct {
+	// Grace is how long Stop waits before it kills.
+	Grace time.Duration
+
 	name  string
 	path  string
 	args  []string
@@ -32,6 +36,16 @@ type Component struct {
 
 	mu      sync.Mutex
 	process *process
+}
+
+// NewComponent is a component that is not started yet. Its output is appended
+// to logFile; it is ready once the URL answers 200.
+func NewComponent(name, path, logFile, readyURL string, args ...string) *Component {
+	return newComponent(name, path, logFile, probe(http.DefaultTransport, readyURL), args)
+}
+
+func newComponent(name, path, logFile string, ready func(context.Context) error, args []string) *Component {
+	return &Component{Grace: stopGrace, name: name, path: path, args: args, log: logFile, ready: ready}
 }
 
 // Start starts the component and returns when it is ready. Started again, it
@@ -52,10 +66,10 @@ func (c *Component) Start(ctx context.Context) error {
 	for {
 		select {
 		case <-p.done:
-			return fmt.Errorf("start %s: it ended: %w; the end of its log:\n%s", c.name, p.err, c.tail())
+			return fmt.Errorf("start %s: it ended: %w; the end of its log:\n%s", c.name, p.err, c.LogTail())
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s to be ready: %w; the end of its log:\n%s",
-				c.name, errors.Join(ctx.Err(), notReady), c.tail())
+				c.name, errors.Join(ctx.Err(), notReady), c.LogTail())
 		case <-time.After(readyPoll):
 		}
 		if notReady = c.ready(ctx); notReady == nil {
@@ -81,7 +95,7 @@ func (c *Component) end(signal syscall.Signal) error {
 	if !c.process.running() {
 		return nil
 	}
-	if err := c.process.end(signal); err != nil {
+	if err := c.process.end(signal, c.Grace); err != nil {
 		return fmt.Errorf("stop %s: %w", c.name, err)
 	}
 	return nil
@@ -100,7 +114,19 @@ func (c *Component) PID() int {
 // LogFile is the path of the component's log.
 func (c *Component) LogFile() string { return c.log }
 
-func (c *Component) tail() string {
+// Ended is the error with which the last run of the component ended; nil while
+// it runs, and before it is started.
+func (c *Component) Ended() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.process == nil || c.process.running() {
+		return nil
+	}
+	return fmt.Errorf("%s ended: %w", c.name, c.process.err)
+}
+
+// LogTail is the end of the component's log.
+func (c *Component) LogTail() string {
 	f, err := os.Open(c.log)
 	if err != nil {
 		return err.Error()
@@ -118,6 +144,9 @@ func (c *Component) tail() string {
 	}
 	return strings.TrimSpace(string(data))
 }
+
+// ErrExitZero is how a component ended that reported no failure.
+var ErrExitZero = errors.New("exit status 0")
 
 // process is one run of a component.
 type process struct {
@@ -146,7 +175,7 @@ func launch(path string, args []string, logFile string) (*process, error) {
 		if err == nil {
 			p.err = cmd.Wait()
 			if p.err == nil {
-				p.err = errors.New("exit status 0")
+				p.err = ErrExitZero
 			}
 		}
 		p.err = errors.Join(p.err, log.Close())
@@ -171,14 +200,14 @@ func (p *process) running() bool {
 }
 
 // end sends the signal, then waits for the process to be gone.
-func (p *process) end(signal syscall.Signal) error {
+func (p *process) end(signal syscall.Signal, grace time.Duration) error {
 	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	select {
 	case <-p.done:
 		return nil
-	case <-time.After(stopGrace):
+	case <-time.After(grace):
 	}
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err

@@ -18,11 +18,8 @@ const quota = 8 << 30
 
 func newEtcd(c *ControlPlane, path string, peerPort uint16, flags []string) *Component {
 	peer := fmt.Sprintf("http://127.0.0.1:%d", peerPort)
-	return &Component{
-		name: "etcd",
-		path: path,
-		log:  filepath.Join(c.dir, "etcd.log"),
-		args: append([]string{
+	return newComponent("etcd", path, filepath.Join(c.dir, "etcd.log"), probe(http.DefaultTransport, c.etcdURL+"/readyz"),
+		append([]string{
 			"--data-dir=" + filepath.Join(c.dir, "etcd"),
 			"--listen-client-urls=" + c.etcdURL,
 			"--advertise-client-urls=" + c.etcdURL,
@@ -32,9 +29,7 @@ func newEtcd(c *ControlPlane, path string, peerPort uint16, flags []string) *Com
 			"--unsafe-no-fsync",
 			fmt.Sprintf("--quota-backend-bytes=%d", quota),
 			"--log-level=warn",
-		}, flags...),
-		ready: probe(http.DefaultTransport, c.etcdURL+"/readyz"),
-	}
+		}, flags...))
 }
 
 func newAPIServer(c *ControlPlane, path string, listen netip.AddrPort, o Options) (*Component, error) {
@@ -64,13 +59,8 @@ func newAPIServer(c *ControlPlane, path string, listen netip.AddrPort, o Options
 	if err != nil {
 		return nil, fmt.Errorf("probe the API server: %w", err)
 	}
-	return &Component{
-		name:  "kube-apiserver",
-		path:  path,
-		log:   filepath.Join(c.dir, "kube-apiserver.log"),
-		args:  append(args, o.APIServerFlags...),
-		ready: probe(transport, c.config.Host+"/readyz"),
-	}, nil
+	return newComponent("kube-apiserver", path, filepath.Join(c.dir, "kube-apiserver.log"),
+		probe(transport, c.config.Host+"/readyz"), append(args, o.APIServerFlags...)), nil
 }
 
 func newControllerManager(c *ControlPlane, path, server string, port uint16, flags []string) (*Component, error) {
@@ -83,11 +73,11 @@ func newControllerManager(c *ControlPlane, path, server string, port uint16, fla
 		return nil, err
 	}
 	certs := filepath.Join(c.dir, "controller-manager")
-	return &Component{
-		name: "kube-controller-manager",
-		path: path,
-		log:  filepath.Join(c.dir, "kube-controller-manager.log"),
-		args: append([]string{
+	// It makes its own serving certificate; this asks for health alone.
+	ready := probe(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+		fmt.Sprintf("https://127.0.0.1:%d/healthz", port))
+	return newComponent("kube-controller-manager", path, filepath.Join(c.dir, "kube-controller-manager.log"), ready,
+		append([]string{
 			"--kubeconfig=" + kubeconfig,
 			"--bind-address=127.0.0.1",
 			fmt.Sprintf("--secure-port=%d", port),
@@ -98,11 +88,7 @@ func newControllerManager(c *ControlPlane, path, server string, port uint16, fla
 			"--root-ca-file=" + c.pki.file("ca.crt"),
 			"--cluster-signing-cert-file=" + c.pki.file("ca.crt"),
 			"--cluster-signing-key-file=" + c.pki.file("ca.key"),
-		}, flags...),
-		// It makes its own serving certificate; this asks for health alone.
-		ready: probe(&http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
-			fmt.Sprintf("https://127.0.0.1:%d/healthz", port)),
-	}, nil
+		}, flags...)), nil
 }
 
 func probe(transport http.RoundTripper, url string) func(context.Context) error {
