@@ -169,13 +169,13 @@ func (p *pass) sweep(ctx context.Context, b batch) error {
 		if ctx.Err() != nil {
 			return
 		}
-		// The gate closes for all: the first refusal ends the batch.
-		if err := p.s.o.Gate(); err != nil {
+		result, err := p.s.o.Effector.Sweep(ctx, b.handles[i])
+		switch {
+		case errors.Is(err, effect.ErrClosed):
+			// The gate closes for all.
 			stop(err)
 			return
-		}
-		result, err := p.s.o.Effector.Sweep(ctx, b.handles[i])
-		if err != nil && ctx.Err() != nil {
+		case err != nil && ctx.Err() != nil:
 			return
 		}
 		p.count(b.handles[i], result, err)

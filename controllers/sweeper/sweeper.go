@@ -55,7 +55,8 @@ type Options struct {
 	Observer  Observer
 	Clock     clock.Clock
 	Log       logr.Logger
-	// Gate is asked before each pass and each batch; nil allows all.
+	// Gate is asked before a pass with candidates; nil allows all. The Effector
+	// asks its own before each request.
 	Gate effect.Gate
 	// Grace is the one that the Effector judges with.
 	Grace time.Duration

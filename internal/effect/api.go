@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -40,20 +38,9 @@ type client struct {
 // NewAPI returns the API server's own API. Its client-side rate limit is off:
 // pacing is this package's work.
 func NewAPI(cfg *rest.Config, api calico.API) (API, error) {
-	scheme := runtime.NewScheme()
-	if err := api.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register Calico types: %w", err)
-	}
-	cfg = rest.CopyConfig(cfg)
-	cfg.GroupVersion = &api.GroupVersion
-	cfg.APIPath = "/apis"
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	cfg.ContentType = runtime.ContentTypeJSON
-	cfg.AcceptContentTypes = runtime.ContentTypeJSON
-	cfg.QPS = -1
-	c, err := rest.RESTClientFor(cfg)
+	c, err := api.NewRESTClient(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("client for %s: %w", api.GroupVersion, err)
+		return nil, err
 	}
 	return &client{rest: c, api: api}, nil
 }

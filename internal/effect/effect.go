@@ -31,6 +31,9 @@ type Evidence interface {
 // Gate says whether effects are allowed right now. A nil error allows.
 type Gate func() error
 
+// ErrClosed wraps what a Gate answers when it does not allow.
+var ErrClosed = errors.New("no effect is allowed now")
+
 // Options say how effects are done. API, Evidence, Audit, Pace and Clock are
 // required.
 type Options struct {
@@ -92,6 +95,8 @@ const (
 type Result struct {
 	Outcome Outcome
 	Verdict verdict.Verdict
+	// Detail is the verdict for people, where the effect did not happen.
+	Detail string
 }
 
 // Sweepable says whether the policy lets a handle with this verdict be swept.
@@ -112,22 +117,17 @@ func (e *Effector) Judge(h *calico.IPAMHandle) (verdict.Evidence, verdict.Verdic
 // caller has proven the caches fresh since the handle was read or judged.
 func (e *Effector) Sweep(ctx context.Context, h *calico.IPAMHandle) (Result, error) {
 	if _, v := e.Judge(h); !e.Sweepable(v) {
-		return Result{Kept, v}, nil
+		return Result{Outcome: Kept, Verdict: v}, nil
+	} else if e.o.DryRun {
+		return Result{Outcome: WouldDo, Verdict: v}, nil
 	}
-	if e.o.DryRun {
-		_, v := e.Judge(h)
-		return Result{WouldDo, v}, nil
-	}
-	if err := e.o.Pace.Wait(ctx); err != nil {
+	if err := e.admit(ctx); err != nil {
 		return Result{}, err
 	}
 	// Waiting took time; what counts is what is known now.
 	ev, v := e.Judge(h)
 	if !e.Sweepable(v) {
-		return Result{Kept, v}, nil
-	}
-	if err := e.o.Gate(); err != nil {
-		return Result{}, err
+		return Result{Outcome: Kept, Verdict: v}, nil
 	}
 	if err := e.record(audit.Sweep, h, ev, v); err != nil {
 		return Result{}, err
@@ -139,14 +139,14 @@ func (e *Effector) Sweep(ctx context.Context, h *calico.IPAMHandle) (Result, err
 	})
 	switch {
 	case apierrors.IsConflict(err):
-		return Result{Conflict, v}, e.record(audit.Kept, h, ev, v)
+		return Result{Outcome: Conflict, Verdict: v}, e.record(audit.Kept, h, ev, v)
 	case apierrors.IsNotFound(err):
-		return Result{Vanished, v}, e.record(audit.Kept, h, ev, v)
+		return Result{Outcome: Vanished, Verdict: v}, e.record(audit.Kept, h, ev, v)
 	case err != nil:
 		// Whether the delete happened is not known; the record stays.
 		return Result{}, fmt.Errorf("delete handle %s: %w", h.Name, err)
 	case kept == nil:
-		return Result{Done, v}, nil
+		return Result{Outcome: Done, Verdict: v}, nil
 	}
 	return e.finish(ctx, kept, v)
 }
@@ -156,18 +156,18 @@ func (e *Effector) Sweep(ctx context.Context, h *calico.IPAMHandle) (Result, err
 // the finalizer guard goes on from there.
 func (e *Effector) finish(ctx context.Context, h *calico.IPAMHandle, v verdict.Verdict) (Result, error) {
 	if !slices.Contains(h.Finalizers, ownership.Finalizer) {
-		return Result{Held, v}, nil
+		return Result{Outcome: Held, Verdict: v}, nil
 	}
 	// The server sets a new write time with the deletion; the verdict above
 	// has settled that no assignment is under way.
 	if ev := e.o.Evidence.EvidenceFor(h, e.o.Clock.Now(), e.o.Grace); len(ev.References) > 0 {
-		return Result{Held, verdict.Judge(ev)}, nil
+		return Result{Outcome: Held, Verdict: verdict.Judge(ev)}, nil
 	}
 	outcome, err := e.dropFinalizer(ctx, h)
 	if outcome == Conflict {
 		outcome = Held
 	}
-	return Result{outcome, v}, err
+	return Result{Outcome: outcome, Verdict: v}, err
 }
 
 // Release takes our finalizer off a terminating handle when nothing references
@@ -175,9 +175,6 @@ func (e *Effector) finish(ctx context.Context, h *calico.IPAMHandle, v verdict.V
 // block that it names are read now. Calico names a block in the handle before
 // it writes the block, and releases only by the blocks named.
 func (e *Effector) Release(ctx context.Context, name string) (Result, error) {
-	if err := e.o.Gate(); err != nil {
-		return Result{}, err
-	}
 	h, err := e.get(ctx, name)
 	if apierrors.IsNotFound(err) {
 		return Result{Outcome: Vanished}, nil
@@ -190,29 +187,26 @@ func (e *Effector) Release(ctx context.Context, name string) (Result, error) {
 	}
 	ev, v := e.Judge(h)
 	if !verdict.Releasable(ev) {
-		return Result{Kept, v}, nil
+		return Result{Outcome: Kept, Verdict: v, Detail: verdict.Explain(ev, v)}, nil
 	}
 	referenced, err := e.referencedLive(ctx, h)
 	if err != nil {
 		return Result{}, err
 	}
 	if referenced {
-		return Result{Kept, v}, nil
+		return Result{Outcome: Kept, Verdict: v}, nil
 	}
 	if e.o.DryRun {
-		return Result{WouldDo, v}, nil
+		return Result{Outcome: WouldDo, Verdict: v}, nil
 	}
-	if err := e.o.Pace.Wait(ctx); err != nil {
-		return Result{}, err
-	}
-	if err := e.o.Gate(); err != nil {
+	if err := e.admit(ctx); err != nil {
 		return Result{}, err
 	}
 	if err := e.record(audit.Release, h, ev, v); err != nil {
 		return Result{}, err
 	}
 	outcome, err := e.dropFinalizer(ctx, h)
-	return Result{outcome, v}, err
+	return Result{Outcome: outcome, Verdict: v}, err
 }
 
 // referencedLive reads the blocks that the handle names.
@@ -243,9 +237,6 @@ func (e *Effector) referencedLive(ctx context.Context, h *calico.IPAMHandle) (bo
 
 // Complete writes the pod that leaked a handle into its stamp.
 func (e *Effector) Complete(ctx context.Context, name, namespace, pod, uid, node string) (Result, error) {
-	if err := e.o.Gate(); err != nil {
-		return Result{}, err
-	}
 	h, err := e.get(ctx, name)
 	if apierrors.IsNotFound(err) {
 		return Result{Outcome: Vanished}, nil
@@ -255,26 +246,23 @@ func (e *Effector) Complete(ctx context.Context, name, namespace, pod, uid, node
 	}
 	ev, v := e.Judge(h)
 	if v.Outcome == verdict.InUse || ev.Handle.Terminating {
-		return Result{Kept, v}, nil
+		return Result{Outcome: Kept, Verdict: v}, nil
 	}
 	stamp, err := ownership.ParseStamp(h.Annotations[ownership.StampAnnotation])
 	if err != nil {
 		stamp = ownership.NewStamp(ev.ID)
 	}
 	if stamp.UID != "" {
-		return Result{Kept, v}, nil
+		return Result{Outcome: Kept, Verdict: v}, nil
 	}
 	stamp.Namespace, stamp.Name, stamp.UID = namespace, pod, uid
 	if stamp.Node == "" {
 		stamp.Node = node
 	}
 	if e.o.DryRun {
-		return Result{WouldDo, v}, nil
+		return Result{Outcome: WouldDo, Verdict: v}, nil
 	}
-	if err := e.o.Pace.Wait(ctx); err != nil {
-		return Result{}, err
-	}
-	if err := e.o.Gate(); err != nil {
+	if err := e.admit(ctx); err != nil {
 		return Result{}, err
 	}
 	if err := e.record(audit.Complete, h, ev, v); err != nil {
@@ -283,7 +271,7 @@ func (e *Effector) Complete(ctx context.Context, name, namespace, pod, uid, node
 	outcome, err := e.patch(ctx, h, map[string]any{
 		"annotations": map[string]any{ownership.StampAnnotation: stamp.Encode()},
 	})
-	return Result{outcome, v}, err
+	return Result{Outcome: outcome, Verdict: v}, err
 }
 
 // Strip takes our finalizer and stamp off a handle, for an uninstall. A
@@ -294,18 +282,15 @@ func (e *Effector) Strip(ctx context.Context, h *calico.IPAMHandle, force bool) 
 	held := slices.Contains(h.Finalizers, ownership.Finalizer)
 	ev, v := e.Judge(h)
 	if !stamped && !held {
-		return Result{Kept, v}, nil
+		return Result{Outcome: Kept, Verdict: v}, nil
 	}
 	if ev.Handle.Terminating && v.Outcome == verdict.InUse && !force {
-		return Result{Held, v}, nil
+		return Result{Outcome: Held, Verdict: v}, nil
 	}
 	if e.o.DryRun {
-		return Result{WouldDo, v}, nil
+		return Result{Outcome: WouldDo, Verdict: v}, nil
 	}
-	if err := e.o.Pace.Wait(ctx); err != nil {
-		return Result{}, err
-	}
-	if err := e.o.Gate(); err != nil {
+	if err := e.admit(ctx); err != nil {
 		return Result{}, err
 	}
 	if err := e.record(audit.Strip, h, ev, v); err != nil {
@@ -316,7 +301,7 @@ func (e *Effector) Strip(ctx context.Context, h *calico.IPAMHandle, force bool) 
 		metadata["finalizers"] = without(h.Finalizers)
 	}
 	outcome, err := e.patch(ctx, h, metadata)
-	return Result{outcome, v}, err
+	return Result{Outcome: outcome, Verdict: v}, err
 }
 
 // Restore creates a swept handle anew, with its ID, blocks and stamp. It
@@ -340,10 +325,7 @@ func (e *Effector) Restore(ctx context.Context, swept *calico.IPAMHandle) (Resul
 		}
 		return Result{Outcome: Kept}, nil
 	}
-	if err := e.o.Pace.Wait(ctx); err != nil {
-		return Result{}, err
-	}
-	if err := e.o.Gate(); err != nil {
+	if err := e.admit(ctx); err != nil {
 		return Result{}, err
 	}
 	err := e.request(ctx, func(ctx context.Context) error {
@@ -362,7 +344,7 @@ func (e *Effector) Restore(ctx context.Context, swept *calico.IPAMHandle) (Resul
 }
 
 func (e *Effector) dropFinalizer(ctx context.Context, h *calico.IPAMHandle) (Outcome, error) {
-	if err := e.o.Gate(); err != nil {
+	if err := e.open(); err != nil {
 		return "", err
 	}
 	return e.patch(ctx, h, map[string]any{"finalizers": without(h.Finalizers)})
@@ -393,6 +375,21 @@ func (e *Effector) patch(ctx context.Context, h *calico.IPAMHandle, metadata map
 		return "", fmt.Errorf("patch handle %s: %w", h.Name, err)
 	}
 	return Done, nil
+}
+
+// admit waits for the pace, then asks the gate.
+func (e *Effector) admit(ctx context.Context) error {
+	if err := e.o.Pace.Wait(ctx); err != nil {
+		return err
+	}
+	return e.open()
+}
+
+func (e *Effector) open() error {
+	if err := e.o.Gate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrClosed, err)
+	}
+	return nil
 }
 
 func (e *Effector) get(ctx context.Context, name string) (h *calico.IPAMHandle, err error) {

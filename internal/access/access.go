@@ -1,0 +1,87 @@
+// Package access asks the API server whether we may do what we are about to,
+// so that a missing permission is one clear line rather than a stuck cache.
+package access
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+)
+
+// Permission is one resource and the verbs wanted on it.
+type Permission struct {
+	Resource schema.GroupResource
+	Verbs    []string
+	// Namespace is empty for the whole cluster.
+	Namespace string
+}
+
+// Watching is what following the cluster's state takes.
+func Watching(api calico.API) []Permission {
+	follow := []string{"get", "list", "watch"}
+	return []Permission{
+		{Resource: api.Handles().GroupResource(), Verbs: follow},
+		{Resource: api.Blocks().GroupResource(), Verbs: follow},
+		{Resource: api.ClusterInformations().GroupResource(), Verbs: follow},
+		{Resource: schema.GroupResource{Resource: "pods"}, Verbs: []string{"list", "watch"}},
+		{Resource: schema.GroupResource{Resource: "nodes"}, Verbs: []string{"list", "watch"}},
+		{Resource: schema.GroupResource{Resource: "services"}, Verbs: []string{"list", "watch"}},
+	}
+}
+
+// Sweeping is what changing handles takes, beyond Watching.
+func Sweeping(api calico.API) []Permission {
+	return []Permission{{Resource: api.Handles().GroupResource(), Verbs: []string{"delete", "patch"}}}
+}
+
+// Require is nil when all permissions are granted. Else its error names each
+// missing rule as RBAC spells it.
+func Require(ctx context.Context, cfg *rest.Config, wanted ...Permission) error {
+	client, err := authorizationclient.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("client for access reviews: %w", err)
+	}
+	var missing []string
+	for _, p := range wanted {
+		var verbs []string
+		for _, verb := range p.Verbs {
+			review, err := client.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+					ResourceAttributes: &authorizationv1.ResourceAttributes{
+						Namespace: p.Namespace, Verb: verb, Group: p.Resource.Group, Resource: p.Resource.Resource,
+					},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("ask for the permission to %s %s: %w", verb, p.Resource, err)
+			}
+			if !review.Status.Allowed {
+				verbs = append(verbs, verb)
+			}
+		}
+		if len(verbs) > 0 {
+			missing = append(missing, rule(p, verbs))
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("missing permissions; grant this account: %s", strings.Join(missing, " and "))
+	}
+	return nil
+}
+
+func rule(p Permission, verbs []string) string {
+	where := ""
+	if p.Namespace != "" {
+		where = " in namespace " + p.Namespace
+	}
+	return fmt.Sprintf("{apiGroups: [%q], resources: [%q], verbs: [%s]}%s",
+		p.Resource.Group, p.Resource.Resource, strings.Join(verbs, ", "), where)
+}

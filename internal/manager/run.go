@@ -1,0 +1,339 @@
+package manager
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/ipam-guard/ipam-guard/controllers/guard"
+	"github.com/ipam-guard/ipam-guard/controllers/leaks"
+	"github.com/ipam-guard/ipam-guard/controllers/sweeper"
+	"github.com/ipam-guard/ipam-guard/internal/access"
+	"github.com/ipam-guard/ipam-guard/internal/audit"
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/config"
+	"github.com/ipam-guard/ipam-guard/internal/datastore"
+	"github.com/ipam-guard/ipam-guard/internal/effect"
+	"github.com/ipam-guard/ipam-guard/internal/feed"
+	"github.com/ipam-guard/ipam-guard/internal/inventory"
+	"github.com/ipam-guard/ipam-guard/internal/metrics"
+	"github.com/ipam-guard/ipam-guard/internal/pace"
+	"github.com/ipam-guard/ipam-guard/internal/pause"
+	"github.com/ipam-guard/ipam-guard/internal/version"
+)
+
+const (
+	// leaseName elects the replica that sweeps.
+	leaseName = "ipam-guard-manager"
+	// startTimeout bounds what is asked of the API server before the start.
+	startTimeout = 30 * time.Second
+)
+
+// Run runs the manager until ctx ends.
+func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log logr.Logger) error {
+	ctrl.SetLogger(log)
+	klog.SetLogger(log.WithName("client-go"))
+	restConfig.QPS = -1 // Effects have a pace of their own.
+
+	api, groupDetail, err := preflight(ctx, restConfig, cfg, log)
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(restConfig, cfg, log)
+	if err != nil {
+		return err
+	}
+	p, err := newParts(mgr, restConfig, cfg, api, groupDetail, log)
+	if err != nil {
+		return err
+	}
+	for _, add := range []func() error{p.addCaches, p.addControllers, p.addAdmission, p.addHealth} {
+		if err := add(); err != nil {
+			return err
+		}
+	}
+	log.Info("starting", "version", version.String(), "apiGroup", api.String(),
+		"sweep", cfg.Sweep.Enabled, "dryRun", cfg.Sweep.DryRun, "grace", cfg.Sweep.Grace.Duration.String(),
+		"rate", cfg.Sweep.Rate, "guard", cfg.Guard.Mode, "webhook", cfg.Webhook.Enabled)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return p.closeAudit()
+}
+
+// preflight finds Calico and checks permissions, for one clear line each.
+func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, log logr.Logger) (calico.API, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	detection, err := calico.Detect(ctx, restConfig)
+	if err != nil {
+		return calico.API{}, "", err
+	}
+	log.Info("found Calico", "apiGroup", detection.API.String(), "detail", detection.Detail)
+	wanted := access.Watching(detection.API)
+	if cfg.Sweep.Enabled && !cfg.Sweep.DryRun {
+		wanted = append(wanted, access.Sweeping(detection.API)...)
+	}
+	if err := access.Require(ctx, restConfig, wanted...); err != nil {
+		return calico.API{}, "", err
+	}
+	uncertain := ""
+	if !detection.Certain {
+		uncertain = detection.Detail
+	}
+	return detection.API, uncertain, nil
+}
+
+func newManager(restConfig *rest.Config, cfg config.Config, log logr.Logger) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("register types: %w", err)
+	}
+	server := metricsserver.Options{
+		BindAddress:   cfg.Metrics.Address,
+		SecureServing: cfg.Metrics.Secure,
+		TLSOpts:       []func(*tls.Config){minTLS(cfg)},
+	}
+	if cfg.Metrics.Secure {
+		server.FilterProvider = filters.WithAuthenticationAndAuthorization
+	}
+	options := ctrl.Options{
+		Scheme:                        scheme,
+		Logger:                        log,
+		Metrics:                       server,
+		HealthProbeBindAddress:        cfg.HealthAddress,
+		LeaderElection:                cfg.LeaderElection.Enabled,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       cfg.LeaderElection.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+	}
+	mgr, err := ctrlmanager.New(restConfig, options)
+	if err != nil {
+		return nil, fmt.Errorf("manager: %w", err)
+	}
+	return mgr, nil
+}
+
+func minTLS(cfg config.Config) func(*tls.Config) {
+	return func(c *tls.Config) {
+		c.MinVersion = tls.VersionTLS13
+		if cfg.Webhook.TLSMinVersion == "1.2" {
+			c.MinVersion = tls.VersionTLS12
+		}
+	}
+}
+
+// parts are the manager's parts, each made once.
+type parts struct {
+	mgr        ctrl.Manager
+	restConfig *rest.Config
+	cfg        config.Config
+	api        calico.API
+	log        logr.Logger
+	clock      clock.Clock
+
+	inventory *inventory.Inventory
+	feed      *feed.Feed
+	lock      *datastore.Lock
+	effects   effect.API
+	pace      *pace.Pace
+	effector  *effect.Effector
+	monitor   *pause.Monitor
+	teller    *teller
+	audit     *audit.File
+}
+
+func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, api calico.API, groupDetail string, log logr.Logger) (*parts, error) {
+	p := &parts{mgr: mgr, restConfig: restConfig, cfg: cfg, api: api, log: log, clock: clock.RealClock{}}
+	p.inventory = inventory.New(p.clock)
+	var err error
+	if p.feed, err = feed.New(restConfig, api, p.inventory, feed.Options{Log: log.WithName("feed")}); err != nil {
+		return nil, fmt.Errorf("caches: %w", err)
+	}
+	if p.lock, err = datastore.NewLock(restConfig, api, log.WithName("datastore")); err != nil {
+		return nil, fmt.Errorf("datastore lock: %w", err)
+	}
+	if p.effects, err = effect.NewAPI(restConfig, api); err != nil {
+		return nil, err
+	}
+	if p.pace, err = pace.New(cfg.Sweep.Rate, p.clock); err != nil {
+		return nil, err
+	}
+	collectors, err := metrics.New(ctrlmetrics.Registry, p.clock, metrics.Sources{Rate: p.pace.Rate, CacheLag: p.cacheLag})
+	if err != nil {
+		return nil, err
+	}
+	if p.teller, err = newTeller(mgr, restConfig, cfg, api, p.clock, collectors, log); err != nil {
+		return nil, err
+	}
+	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration, func() pause.Facts {
+		return p.pauseFacts(groupDetail)
+	}, p.teller.paused)
+	record := audit.ToLogger(log.WithName("audit"))
+	if cfg.AuditFile != "" {
+		if p.audit, err = audit.OpenFile(cfg.AuditFile); err != nil {
+			return nil, err
+		}
+		record = p.audit
+	}
+	p.effector = effect.New(effect.Options{
+		API:          p.effects,
+		Evidence:     p.inventory,
+		Audit:        record,
+		Pace:         p.pace,
+		Clock:        p.clock,
+		Gate:         p.monitor.Gate,
+		Grace:        cfg.Sweep.Grace.Duration,
+		DryRun:       cfg.Sweep.DryRun || !cfg.Sweep.Enabled,
+		SweepUnknown: cfg.Sweep.Unknown,
+	})
+	return p, nil
+}
+
+func (p *parts) closeAudit() error {
+	if p.audit == nil {
+		return nil
+	}
+	return p.audit.Close()
+}
+
+func (p *parts) addCaches() error {
+	return errors.Join(p.mgr.Add(p.feed), p.mgr.Add(p.lock))
+}
+
+func (p *parts) addControllers() error {
+	sweep := sweeper.New(sweeper.Options{
+		Inventory: p.inventory,
+		API:       p.effects,
+		Effector:  p.effector,
+		Freshness: p.feed,
+		Observer:  p.teller,
+		Clock:     p.clock,
+		Log:       p.log.WithName("sweeper"),
+		Gate:      p.monitor.Gate,
+		Grace:     p.cfg.Sweep.Grace.Duration,
+		Workers:   p.cfg.Sweep.Workers,
+		Interval:  p.cfg.Sweep.Interval.Duration,
+		Rate:      p.pace.Rate,
+	})
+	release := guard.New(guard.Options{
+		Inventory: p.inventory, Effector: p.effector, Observer: p.teller, Clock: p.clock,
+	})
+	complete := leaks.New(leaks.Options{
+		Inventory: p.inventory, Effector: p.effector, Clock: p.clock, Log: p.log.WithName("leaks"),
+	})
+	return errors.Join(
+		p.mgr.Add(leading{p.synced(sweep.Start)}),
+		p.mgr.Add(leading{p.synced(release.Start)}),
+		p.mgr.Add(leading{p.synced(complete.Start)}),
+		p.mgr.Add(leading{p.teller.run}),
+		p.mgr.Add(leading{p.watchPauses}),
+	)
+}
+
+// leading runs only while this replica leads.
+type leading struct {
+	start func(context.Context) error
+}
+
+// Start implements manager.Runnable.
+func (l leading) Start(ctx context.Context) error { return l.start(ctx) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (l leading) NeedLeaderElection() bool { return true }
+
+// synced starts run once the caches are.
+func (p *parts) synced(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := p.feed.WaitForSync(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		return run(ctx)
+	}
+}
+
+// pauseInterval is how often the pause conditions are told while nothing asks
+// for them.
+const pauseInterval = 2 * time.Second
+
+// watchPauses keeps metric, event and status true while nothing is swept.
+func (p *parts) watchPauses(ctx context.Context) error {
+	ticker := p.clock.NewTicker(pauseInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+			p.monitor.Active()
+		}
+	}
+}
+
+func (p *parts) pauseFacts(groupDetail string) pause.Facts {
+	summary := p.inventory.Summary()
+	f := pause.Facts{
+		Nodes: summary.Nodes, Blocks: summary.Blocks, CalicoPods: summary.CalicoPods,
+		InUse: summary.ReferencedHandles, GroupDetail: groupDetail,
+	}
+	f.Locked, f.LockDetail = p.lock.State()
+	for _, c := range p.feed.Conditions() {
+		cache := pause.Cache{Resource: c.Resource, Synced: c.Synced, Connected: c.Connected}
+		if c.Err != nil {
+			cache.Detail = c.Err.Error()
+		}
+		f.Caches = append(f.Caches, cache)
+	}
+	return f
+}
+
+func (p *parts) cacheLag() map[string]time.Duration {
+	lag := map[string]time.Duration{}
+	for _, c := range p.feed.Conditions() {
+		lag[c.Resource] = c.Lag
+	}
+	return lag
+}
+
+func (p *parts) addHealth() error {
+	return errors.Join(
+		p.mgr.AddHealthzCheck("ping", healthz.Ping),
+		p.mgr.AddReadyzCheck("caches", func(*http.Request) error {
+			for _, c := range p.feed.Conditions() {
+				if !c.Synced {
+					return fmt.Errorf("%s are not listed yet", c.Resource)
+				}
+			}
+			return nil
+		}),
+	)
+}
+
+// identity names this replica.
+func identity() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
