@@ -219,21 +219,43 @@ func (b *builder) fresh(name, stamp string) bool {
 	return err == nil && string(got) == stamp
 }
 
+// Command builds ./cmd/NAME of the repository into bin, with its progress
+// written to log, and returns its path.
+func Command(ctx context.Context, log io.Writer, name string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(root, "bin", name)
+	if err := goBuild(ctx, log, root, "build "+name, "-o", path, "./cmd/"+name); err != nil {
+		return "", fmt.Errorf("build %s: %w", name, err)
+	}
+	return path, nil
+}
+
+// goBuild runs "go build" in dir.
+func goBuild(ctx context.Context, log io.Writer, dir, what string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-v", "-trimpath"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
+	var out bytes.Buffer
+	progress := report(log, what)
+	cmd.Stderr = io.MultiWriter(&out, progress)
+	cmd.Stdout = cmd.Stderr
+	err := cmd.Run()
+	progress.done(err)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, tail(out.String(), 20))
+	}
+	return nil
+}
+
 func (b *builder) build(ctx context.Context, name, stamp, nth string) error {
 	version := strings.Fields(stamp)[1]
 	tmp := filepath.Join(b.out, "."+name+".new")
-	args := []string{"build", "-v", "-trimpath", "-ldflags", ldflags(name, version), "-o", tmp, packages[name]}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = b.module
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
-	var out bytes.Buffer
-	stop := report(b.log, fmt.Sprintf("build %s %s (%s)", name, version, nth))
-	cmd.Stderr = io.MultiWriter(&out, stop)
-	cmd.Stdout = cmd.Stderr
-	err := cmd.Run()
-	stop.done(err)
-	if err != nil {
-		return fmt.Errorf("build %s: %w\n%s", name, err, tail(out.String(), 20))
+	what := fmt.Sprintf("build %s %s (%s)", name, version, nth)
+	if err := goBuild(ctx, b.log, b.module, what, "-ldflags", ldflags(name, version), "-o", tmp, packages[name]); err != nil {
+		return fmt.Errorf("build %s: %w", name, err)
 	}
 	if err := os.Rename(tmp, filepath.Join(b.out, name)); err != nil {
 		return fmt.Errorf("install %s: %w", name, err)

@@ -25,7 +25,6 @@ type progress struct {
 
 func report(log io.Writer, what string) *progress {
 	p := &progress{log: log, what: what, start: time.Now(), quit: make(chan struct{})}
-	p.printf("%s: a cold one takes minutes", what)
 	p.ended.Go(func() {
 		ticker := time.NewTicker(reportEvery)
 		defer ticker.Stop()
@@ -59,7 +58,9 @@ func (p *progress) done(err error) {
 		p.printf("%s: failed after %s", p.what, p.elapsed())
 		return
 	}
-	p.printf("%s: done in %s", p.what, p.elapsed())
+	if elapsed := p.elapsed(); elapsed > 0 { // An up-to-date one is no news.
+		p.printf("%s: done in %s", p.what, elapsed)
+	}
 }
 
 func (p *progress) elapsed() time.Duration { return time.Since(p.start).Round(time.Second) }
