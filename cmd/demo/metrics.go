@@ -66,7 +66,7 @@ func label(m *dto.Metric, name string) string {
 }
 
 // countRequests is how many requests for any resource the API server has
-// answered, its own and those still watching left out of nothing.
+// answered, those that it makes itself included. A watch counts when it ends.
 func countRequests(ctx context.Context, cfg *rest.Config) (int, error) {
 	transport, err := rest.TransportFor(cfg)
 	if err != nil {

@@ -33,7 +33,7 @@ type Options struct {
 	// in it can be bound by any process, so a Service needs no kube-proxy.
 	ServiceCIDR netip.Prefix
 	// EtcdFlags, APIServerFlags and ControllerManagerFlags come after our own
-	// and so override them.
+	// and so override them, but for flags that are lists, which grow.
 	EtcdFlags, APIServerFlags, ControllerManagerFlags []string
 	// Log gets the progress of builds; nil discards it.
 	Log io.Writer
@@ -151,7 +151,8 @@ func (c *ControlPlane) start(ctx context.Context, beforeAPIServer func(context.C
 	return nil
 }
 
-// Stop ends all components and removes a temporary folder.
+// Stop ends all components and removes a temporary folder. A second call does
+// nothing.
 func (c *ControlPlane) Stop() error {
 	end := (*Component).Stop
 	if c.temporary {
@@ -168,6 +169,7 @@ func (c *ControlPlane) Stop() error {
 	}
 	if c.slot != nil {
 		errs = append(errs, c.slot.release())
+		c.slot = nil
 	}
 	return errors.Join(errs...)
 }
