@@ -252,7 +252,7 @@ func (e *Effector) Complete(ctx context.Context, name, namespace, pod, uid, node
 	if err != nil {
 		stamp = ownership.NewStamp(ev.ID)
 	}
-	if stamp.UID != "" {
+	if stamp.Complete() {
 		return Result{Outcome: Kept, Verdict: v}, nil
 	}
 	stamp.Namespace, stamp.Name, stamp.UID = namespace, pod, uid

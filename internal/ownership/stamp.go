@@ -96,3 +96,9 @@ func ParseStamp(value string) (Stamp, error) {
 	}
 	return s, nil
 }
+
+// Complete tells whether the stamp names its owner: a sandbox's does so only
+// once the pod that leaked the handle was written into it.
+func (s Stamp) Complete() bool {
+	return s.Kind != calico.KindPodSandbox.String() || s.Name != ""
+}

@@ -1,0 +1,393 @@
+package inventory
+
+import (
+	"encoding/hex"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ipam-guard/ipam-guard/internal/verdict"
+)
+
+type flags uint8
+
+const (
+	flagTerminating flags = 1 << iota
+	flagHeld
+	flagStamped
+	flagStampComplete
+	// flagObserved: the last write is when this process first saw the version.
+	flagObserved
+	// flagOddUID: the UID is no UUID and stands in the shard's odd map.
+	flagOddUID
+)
+
+// record is one handle, in 40 bytes.
+type record struct {
+	uid        [16]byte
+	rv         uint64
+	lastWrite  uint32 // Unix seconds, 0 for none
+	node       uint32 // place of the stamp's node
+	generation uint32
+	flags      flags
+}
+
+func (r record) is(f flags) bool { return r.flags&f != 0 }
+
+func (r record) written() time.Time {
+	if r.lastWrite == 0 {
+		return time.Time{}
+	}
+	return time.Unix(int64(r.lastWrite), 0)
+}
+
+type entry struct {
+	key    key
+	record record
+}
+
+// ref is one block's reference to a handle.
+type ref struct {
+	block        *block
+	count, first int
+	owner        *owner
+	// raised is the block's resource version when the count last rose while
+	// this process watched; 0 when that was before.
+	raised uint64
+}
+
+// owner is what a block's attributes say of who holds an address.
+type owner struct{ namespace, pod, node string }
+
+// lost remembers the last reference of a handle that has none.
+type lost struct {
+	at    time.Time
+	owner owner
+	uid   string
+	// rv is the handle's resource version when the reference went away, if the
+	// reference had come after that version; else 0.
+	rv uint64
+}
+
+type declared struct {
+	rv     uint64
+	blocks map[string]int
+}
+
+// shard holds the handles of some keys, and what else is known of these keys.
+type shard struct {
+	mu       sync.RWMutex
+	records  map[key]record
+	refs     map[key][]ref
+	lost     map[key]lost
+	declared map[key]declared
+	held     map[key]struct{}
+	odd      map[key]types.UID
+	inUse    int
+}
+
+func (s *shard) init() {
+	s.records = map[key]record{}
+	s.refs = map[key][]ref{}
+	s.lost = map[key]lost{}
+	s.declared = map[key]declared{}
+	s.held = map[key]struct{}{}
+	s.odd = map[key]types.UID{}
+}
+
+// apply adds or updates a handle.
+func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Time) {
+	r := record{rv: h.ResourceVersion, generation: generation}
+	odd := !parseUID(h.UID, &r.uid)
+	for _, f := range []struct {
+		on   bool
+		flag flags
+	}{
+		{h.Terminating, flagTerminating}, {h.Held, flagHeld}, {h.Stamped, flagStamped},
+		{h.StampComplete, flagStampComplete}, {odd, flagOddUID},
+	} {
+		if f.on {
+			r.flags |= f.flag
+		}
+	}
+	if h.StampNode != "" {
+		r.node = n.node(h.StampNode)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, had := s.records[k]
+	if had && old.rv > r.rv {
+		old.generation = generation // An older state proves that it exists all the same.
+		s.records[k] = old
+		return
+	}
+	switch {
+	case !h.LastWrite.IsZero():
+		r.lastWrite = seconds(h.LastWrite)
+	case had && old.rv == r.rv:
+		r.lastWrite = old.lastWrite
+		r.flags |= old.flags & flagObserved
+	default:
+		// Rounded up: in doubt the handle is younger.
+		r.lastWrite = seconds(now.Add(time.Second - time.Nanosecond))
+		r.flags |= flagObserved
+	}
+	if !had && len(s.refs[k]) > 0 {
+		s.inUse++
+	}
+	if had && old.rv != r.rv {
+		delete(s.declared, k)
+	}
+	s.records[k] = r
+	s.mark(k, r, h.UID)
+}
+
+// mark keeps the shard's side maps in step with a record.
+func (s *shard) mark(k key, r record, uid types.UID) {
+	if r.is(flagTerminating) && r.is(flagHeld) {
+		s.held[k] = struct{}{}
+	} else {
+		delete(s.held, k)
+	}
+	if r.is(flagOddUID) {
+		s.odd[k] = uid
+	} else {
+		delete(s.odd, k)
+	}
+	if r.is(flagStampComplete) {
+		delete(s.lost, k)
+	}
+}
+
+func seconds(t time.Time) uint32 {
+	unix := t.Unix()
+	if unix < 1 {
+		return 1
+	}
+	return uint32(min(unix, 1<<32-1)) //nolint:gosec // clamped
+}
+
+func (s *shard) remove(k key, rv uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.records[k]; ok && r.rv <= rv {
+		s.drop(k)
+	}
+}
+
+// drop forgets a handle; references to it stay, for blocks are the truth.
+func (s *shard) drop(k key) {
+	delete(s.records, k)
+	delete(s.lost, k)
+	delete(s.declared, k)
+	delete(s.held, k)
+	delete(s.odd, k)
+	if len(s.refs[k]) > 0 {
+		s.inUse--
+	}
+}
+
+func (s *shard) retain(generation uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, r := range s.records {
+		if r.generation != generation {
+			s.drop(k)
+		}
+	}
+}
+
+func (s *shard) get(k key) (record, bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	r, ok := s.records[k]
+	return r, ok
+}
+
+func (s *shard) copyInto(out []entry) []entry {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for k, r := range s.records {
+		out = append(out, entry{k, r})
+	}
+	return out
+}
+
+func (s *shard) counts() (handles, referenced int) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.records), s.inUse
+}
+
+func (s *shard) heldKeys() []key {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	keys := make([]key, 0, len(s.held))
+	for k := range s.held {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// references are the blocks that reference the handle; was tells whether a
+// block referenced this very version of it and none does any more.
+func (s *shard) references(k key, rv uint64) (refs []verdict.Reference, was bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, r := range s.refs[k] {
+		refs = append(refs, verdict.Reference{
+			Block: r.block.cidr, Count: r.count, First: r.first,
+			Namespace: r.owner.namespace, Pod: r.owner.pod, Node: r.owner.node,
+		})
+	}
+	l, ok := s.lost[k]
+	return refs, ok && len(refs) == 0 && rv != 0 && l.rv == rv
+}
+
+func (s *shard) remember(k key, rv uint64, blocks map[string]int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.records[k]; ok && r.rv == rv {
+		if blocks == nil {
+			blocks = map[string]int{}
+		}
+		s.declared[k] = declared{rv, blocks}
+	}
+}
+
+func (s *shard) declaredOf(k key, rv uint64) map[string]int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if d, ok := s.declared[k]; ok && d.rv == rv {
+		return d.blocks
+	}
+	return nil
+}
+
+func (s *shard) lostBefore(at time.Time) map[key]lost {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	found := map[key]lost{}
+	for k, l := range s.lost {
+		if !l.at.After(at) && l.owner.pod != "" {
+			found[k] = l
+		}
+	}
+	return found
+}
+
+// refer sets the block's reference to a handle; a zero count removes it.
+func (s *shard) refer(k key, r ref, blockRV uint64, first bool, podUID func() string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refs := s.refs[k]
+	at := -1
+	for i := range refs {
+		if refs[i].block == r.block {
+			at = i
+		}
+	}
+	switch {
+	case r.count == 0 && at < 0:
+		return
+	case r.count == 0:
+		s.unrefer(k, refs, at, podUID, now)
+		return
+	case at < 0:
+		if !first {
+			r.raised = blockRV
+		}
+		s.refs[k] = append(refs, r)
+		delete(s.lost, k)
+		if _, ok := s.records[k]; ok && len(refs) == 0 {
+			s.inUse++
+		}
+	default:
+		r.raised = refs[at].raised
+		if r.count > refs[at].count {
+			r.raised = blockRV
+		}
+		refs[at] = r
+	}
+}
+
+func (s *shard) unrefer(k key, refs []ref, at int, podUID func() string, now time.Time) {
+	gone := refs[at]
+	refs = append(refs[:at:at], refs[at+1:]...)
+	if len(refs) > 0 {
+		s.refs[k] = refs
+		return
+	}
+	delete(s.refs, k)
+	r, ok := s.records[k]
+	if !ok {
+		return
+	}
+	s.inUse--
+	l := lost{at: now, owner: *gone.owner}
+	// A reference that came after this version of the handle was written ends
+	// the assignment that wrote it.
+	if gone.raised > r.rv {
+		l.rv = r.rv
+	}
+	if !r.is(flagStampComplete) {
+		l.uid = podUID()
+	}
+	s.lost[k] = l
+}
+
+// uidOf is the record's UID.
+func (s *shard) uidOf(k key, r record) types.UID {
+	if r.is(flagOddUID) {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		return s.odd[k]
+	}
+	return formatUID(r.uid)
+}
+
+// uuidDashes are the places of the dashes in a UUID.
+var uuidDashes = [...]int{8, 13, 18, 23}
+
+const uuidLen = 36
+
+// parseUID reads a UUID in the lower-case form that the API server writes.
+func parseUID(uid types.UID, out *[16]byte) bool {
+	if len(uid) != uuidLen {
+		return false
+	}
+	var digits [32]byte
+	n, dash := 0, 0
+	for i := range len(uid) {
+		if dash < len(uuidDashes) && i == uuidDashes[dash] {
+			if uid[i] != '-' {
+				return false
+			}
+			dash++
+			continue
+		}
+		if c := uid[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+		digits[n] = uid[i]
+		n++
+	}
+	_, err := hex.Decode(out[:], digits[:])
+	return err == nil
+}
+
+func formatUID(uid [16]byte) types.UID {
+	var digits [32]byte
+	hex.Encode(digits[:], uid[:])
+	b := make([]byte, 0, uuidLen)
+	start := 0
+	for _, n := range [...]int{8, 4, 4, 4, 12} {
+		if start > 0 {
+			b = append(b, '-')
+		}
+		b = append(b, digits[start:start+n]...)
+		start += n
+	}
+	return types.UID(b)
+}
