@@ -57,8 +57,9 @@ type ControlPlane struct {
 	kubeconfig  string
 }
 
-// startTimeout is far more than a start takes, even on a busy machine.
-const startTimeout = 90 * time.Second
+// startTimeout is far more than a start takes, even on a busy machine with a
+// million objects to load first.
+const startTimeout = 5 * time.Minute
 
 // Start starts a control plane and returns when it is ready. Cancelling ctx
 // aborts the start; once started, Stop ends it.
@@ -74,14 +75,16 @@ func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
 	c := &ControlPlane{dir: o.Dir}
 	if err := c.prepare(o, paths); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
-	if err := c.start(ctx, o.BeforeAPIServer); err != nil {
-		// The error carries the end of the log that matters.
+	starting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := c.start(starting, o.BeforeAPIServer); err != nil {
+		if ctx.Err() == nil { // Else nobody wants to know why.
+			err = fmt.Errorf("%w\nlogs are kept in %s", err, c.KeepDir())
+		}
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil

@@ -226,11 +226,15 @@ func TestStartFailureShowsTheLog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a control plane")
 	}
-	_, err := controlplane.Start(t.Context(), controlplane.Options{APIServerFlags: []string{"--no-such-flag"}})
+	dir := t.TempDir()
+	_, err := controlplane.Start(t.Context(), controlplane.Options{Dir: dir, APIServerFlags: []string{"--no-such-flag"}})
 	if err == nil {
 		t.Fatal("started with a flag that does not exist")
 	}
 	if want := "no-such-flag"; !strings.Contains(err.Error(), want) {
+		t.Errorf("error = %v, want it to hold %q", err, want)
+	}
+	if want := "logs are kept in " + dir; !strings.Contains(err.Error(), want) {
 		t.Errorf("error = %v, want it to hold %q", err, want)
 	}
 }

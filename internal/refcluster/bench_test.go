@@ -9,17 +9,17 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/refcluster"
 )
 
-// BenchmarkLoad loads a hundred thousand handles.
+// BenchmarkLoad loads a hundred thousand handles; only the load is timed.
 func BenchmarkLoad(b *testing.B) {
 	s := refcluster.Default(time.Now()).Resize(100_000, 0.95)
+	var loading time.Duration
+	loads := 0
 	for b.Loop() {
-		b.StopTimer()
 		controlplane.ForTest(b, controlplane.Options{BeforeAPIServer: func(ctx context.Context, etcd string) error {
-			b.StartTimer()
-			defer b.StopTimer()
+			begin := time.Now()
+			defer func() { loading += time.Since(begin); loads++ }()
 			return refcluster.Load(ctx, etcd, s)
 		}})
-		b.StartTimer()
 	}
-	b.ReportMetric(float64(s.Handles()*b.N)/b.Elapsed().Seconds(), "handles/s")
+	b.ReportMetric(float64(s.Handles()*loads)/loading.Seconds(), "handles/s")
 }
