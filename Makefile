@@ -10,6 +10,8 @@ LDFLAGS := -s -w -X github.com/ipam-guard/ipam-guard/internal/version.version=$(
 
 # Packages to lint and test.
 PKGS ?= ./...
+# More flags of go test.
+TESTFLAGS ?=
 # Control plane binaries to build; etcd, kube-apiserver and
 # kube-controller-manager when empty.
 BINARIES ?=
@@ -73,12 +75,12 @@ vet: ## Vet, and check that go.mod is tidy.
 
 .PHONY: unit
 unit: ## Run the tests that need no control plane.
-	go test -race -short -timeout 15m $(PKGS)
+	go test -race -short -timeout 15m $(TESTFLAGS) $(PKGS)
 
 # One package at a time: each starts control planes of its own.
 .PHONY: integration
 integration: controlplane ## Run the tests that use a control plane.
-	go test -race -p 1 -timeout 30m $$(go list -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end}}' $(PKGS) \
+	go test -race -p 1 -timeout 30m $(TESTFLAGS) $$(go list -test -f '{{if .ForTest}}{{.ForTest}} {{join .Deps " "}}{{end}}' $(PKGS) \
 	  | awk '/internal\/controlplane( |$$)/ { print $$1 }' | sort -u)
 
 .PHONY: bench-sweep
