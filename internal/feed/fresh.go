@@ -1,0 +1,90 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+)
+
+// probeSeconds is a probe's length. The API server sends a bookmark two
+// seconds before a watch's deadline, so this is the least that brings one.
+const probeSeconds = 3
+
+// proveFresh returns nil once the cache has seen all of its resource that was
+// written before the call.
+//
+// A consistent read tells the newest revision, R, of the whole datastore. A
+// quiet resource's cache does not come to R by itself: its watch hears of it
+// only by a bookmark a minute. So a second watch, from where the cache stands,
+// asks for one soon. It brings the resource's every change since, in order, up
+// to its own end: an event or bookmark at or past R. The newest change up to R
+// is all that the cache must have seen.
+func (s *stream) proveFresh(ctx context.Context) error {
+	list, err := s.source.metadata.List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return fmt.Errorf("newest revision of %s: %w", s.source.resource, err)
+	}
+	newest := version(list.ResourceVersion)
+	if newest == 0 {
+		return fmt.Errorf("newest revision of %s: %q is no number", s.source.resource, list.ResourceVersion)
+	}
+	from := s.reachedVersion()
+	if from == 0 {
+		return fmt.Errorf("%s are not listed yet", s.source.resource)
+	}
+	changed := uint64(0)
+	for from < newest && s.reachedVersion() < newest {
+		if from, changed, err = s.probe(ctx, from, newest, changed); err != nil {
+			return fmt.Errorf("probe %s for changes: %w", s.source.resource, err)
+		}
+	}
+	return s.waitFor(ctx, changed)
+}
+
+// probe reads changes after from until newest or its own end. It returns how
+// far it came, and the newest change up to newest.
+func (s *stream) probe(ctx context.Context, from, newest, changed uint64) (uint64, uint64, error) {
+	w, err := s.source.metadata.Watch(ctx, metav1.ListOptions{
+		ResourceVersion:     strconv.FormatUint(from, 10),
+		AllowWatchBookmarks: true,
+		TimeoutSeconds:      ptr.To[int64](probeSeconds),
+	})
+	if err != nil {
+		return from, changed, err
+	}
+	defer w.Stop()
+	for from < newest {
+		select {
+		case <-ctx.Done():
+			return from, changed, ctx.Err()
+		case <-s.clock.After(20 * lookAgain):
+			// A busy resource's cache may be there first.
+			if s.reachedVersion() >= newest {
+				return newest, changed, nil
+			}
+		case event, open := <-w.ResultChan():
+			if !open {
+				return from, changed, nil
+			}
+			if event.Type == watch.Error {
+				return from, changed, apierrors.FromObject(event.Object)
+			}
+			object, err := meta.Accessor(event.Object)
+			if err != nil {
+				return from, changed, err
+			}
+			rv := version(object.GetResourceVersion())
+			if event.Type != watch.Bookmark && rv <= newest {
+				changed = max(changed, rv)
+			}
+			from = max(from, rv)
+		}
+	}
+	return from, changed, nil
+}
