@@ -16,8 +16,8 @@ import (
 type Inventory interface {
 	// Held are the terminating handles that carry our finalizer.
 	Held() []string
-	// Changed receives after handles or blocks changed.
-	Changed() <-chan struct{}
+	// Subscribe returns a channel that receives after anything changed.
+	Subscribe() <-chan struct{}
 }
 
 // Observer is told what happens.
@@ -52,14 +52,11 @@ func (g *Guard) NeedLeaderElection() bool { return true }
 
 // Start looks at the held handles whenever something changed, until ctx ends.
 func (g *Guard) Start(ctx context.Context) error {
-	changed := g.o.Inventory.Changed()
+	changed := g.o.Inventory.Subscribe()
 	for ctx.Err() == nil {
-		held := g.Check(ctx)
 		var again <-chan time.Time
-		if held > 0 {
-			timer := g.o.Clock.NewTimer(recheck)
-			defer timer.Stop()
-			again = timer.C()
+		if g.Check(ctx) > 0 {
+			again = g.o.Clock.After(recheck)
 		}
 		select {
 		case <-ctx.Done():

@@ -25,8 +25,8 @@ type Inventory interface {
 	// RememberDeclared keeps the blocks that a kept candidate names, so that
 	// it is judged right without reading it again.
 	RememberDeclared(name, resourceVersion string, declared map[string]int)
-	// Changed receives after handles, blocks or owners changed.
-	Changed() <-chan struct{}
+	// Subscribe returns a channel that receives after anything changed.
+	Subscribe() <-chan struct{}
 }
 
 // Freshness proves that the caches have seen all that was written before the
@@ -153,19 +153,20 @@ type Report struct {
 // Start runs passes until ctx ends: at once, then whenever something changed
 // or settled, at most once an interval.
 func (s *Sweeper) Start(ctx context.Context) error {
+	changed := s.o.Inventory.Subscribe()
 	for {
 		report := s.Pass(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if !s.sleep(ctx, report) {
+		if !s.sleep(ctx, report, changed) {
 			return nil
 		}
 	}
 }
 
 // sleep waits until another pass is due; false when ctx ended.
-func (s *Sweeper) sleep(ctx context.Context, report Report) bool {
+func (s *Sweeper) sleep(ctx context.Context, report Report, changed <-chan struct{}) bool {
 	if report.Err != nil || report.Failed+report.Conflicts > 0 {
 		return s.wait(ctx, min(retryAfter, s.o.Interval))
 	}
@@ -182,7 +183,7 @@ func (s *Sweeper) sleep(ctx context.Context, report Report) bool {
 	case <-ctx.Done():
 		return false
 	case <-settled:
-	case <-s.o.Inventory.Changed():
+	case <-changed:
 	}
 	return true
 }
