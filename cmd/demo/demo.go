@@ -126,6 +126,7 @@ const (
 func (d *demo) follow(ctx context.Context, m *manager, want int) (reading, error) {
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
+	defer d.out.endProgress()
 	var (
 		pace  pace
 		moved = time.Now()
@@ -152,10 +153,8 @@ func (d *demo) follow(ctx context.Context, m *manager, want int) (reading, error
 		d.out.progress(r.found, r.swept, want, pace.rate())
 		switch {
 		case r.swept >= want:
-			d.out.endProgress()
 			return last, nil
 		case time.Since(moved) > stalledAfter:
-			d.out.endProgress()
 			return reading{}, fmt.Errorf("the manager has swept nothing for %s, %d of %d so far; the end of its log:\n%s",
 				stalledAfter, r.swept, want, m.process.LogTail())
 		}
