@@ -147,7 +147,7 @@ type parts struct {
 	cfg        config.Config
 	api        calico.API
 	log        logr.Logger
-	clock      clock.Clock
+	clock      clock.WithTicker
 
 	inventory *inventory.Inventory
 	feed      *feed.Feed

@@ -34,7 +34,7 @@ const deploymentName = "ipam-guard-manager"
 // teller tells people and machines what happens: log, metrics, events, status.
 type teller struct {
 	log      logr.Logger
-	clock    clock.Clock
+	clock    clock.WithTicker
 	metrics  *metrics.Metrics
 	recorder events.EventRecorder
 	// configMaps is nil where the manager has no namespace of its own.
@@ -48,7 +48,7 @@ type teller struct {
 	held map[string]bool
 }
 
-func newTeller(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, api calico.API, c clock.Clock, m *metrics.Metrics, log logr.Logger) (*teller, error) {
+func newTeller(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, api calico.API, c clock.WithTicker, m *metrics.Metrics, log logr.Logger) (*teller, error) {
 	t := &teller{
 		log: log, clock: c, metrics: m,
 		recorder: mgr.GetEventRecorder(deploymentName),
