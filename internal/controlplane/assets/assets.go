@@ -235,7 +235,7 @@ func Command(ctx context.Context, log io.Writer, name string) (string, error) {
 
 // goBuild runs "go build" in dir.
 func goBuild(ctx context.Context, log io.Writer, dir, what string, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-v", "-trimpath"}, args...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-v"}, args...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
 	var out bytes.Buffer
@@ -254,7 +254,7 @@ func (b *builder) build(ctx context.Context, name, stamp, nth string) error {
 	version := strings.Fields(stamp)[1]
 	tmp := filepath.Join(b.out, "."+name+".new")
 	what := fmt.Sprintf("build %s %s (%s)", name, version, nth)
-	if err := goBuild(ctx, b.log, b.module, what, "-ldflags", ldflags(name, version), "-o", tmp, packages[name]); err != nil {
+	if err := goBuild(ctx, b.log, b.module, what, "-trimpath", "-ldflags", ldflags(name, version), "-o", tmp, packages[name]); err != nil {
 		return fmt.Errorf("build %s: %w", name, err)
 	}
 	if err := os.Rename(tmp, filepath.Join(b.out, name)); err != nil {
