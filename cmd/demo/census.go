@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -26,29 +27,34 @@ type identity struct {
 	resourceVersion string
 }
 
-const pageSize = 5000
+// What a census may rest on.
+const (
+	// newest is all that was written before.
+	newest = ""
+	// cached is what the API server holds in memory: exact while nobody writes,
+	// and by far the cheapest way to read what was loaded into etcd.
+	cached = "0"
+)
 
 // census reads handles and blocks from the API server, by no code of the
 // sweeper's.
-func census(ctx context.Context, cfg *rest.Config, api calico.API) (count, error) {
+func census(ctx context.Context, cfg *rest.Config, api calico.API, resourceVersion string) (count, error) {
 	c := count{handles: map[string]identity{}, referenced: map[string]bool{}}
-	handles, err := metadata.NewForConfig(cfg)
+	metadataClient, err := metadata.NewForConfig(cfg)
 	if err != nil {
 		return c, fmt.Errorf("count handles: %w", err)
 	}
-	options := metav1.ListOptions{Limit: pageSize}
-	for {
-		page, err := handles.Resource(api.Handles()).List(ctx, options)
-		if err != nil {
-			return c, fmt.Errorf("count handles: %w", err)
-		}
-		for i := range page.Items {
-			h := &page.Items[i]
-			c.handles[h.Name] = identity{h.UID, h.ResourceVersion}
-		}
-		if options.Continue = page.Continue; options.Continue == "" {
-			break
-		}
+	handles, err := metadataClient.Resource(api.Handles()).List(ctx, metav1.ListOptions{ResourceVersion: resourceVersion})
+	for apierrors.IsTooManyRequests(err) && ctx.Err() == nil {
+		// The server still fills its memory; the client has waited already.
+		handles, err = metadataClient.Resource(api.Handles()).List(ctx, metav1.ListOptions{ResourceVersion: resourceVersion})
+	}
+	if err != nil {
+		return c, fmt.Errorf("count handles: %w", err)
+	}
+	for i := range handles.Items {
+		h := &handles.Items[i]
+		c.handles[h.Name] = identity{h.UID, h.ResourceVersion}
 	}
 	client, err := api.NewRESTClient(cfg)
 	if err != nil {

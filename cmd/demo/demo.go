@@ -48,7 +48,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := controlplane.InstallCRDs(ctx, cp.Config(), d.spec.API); err != nil {
 		return err
 	}
-	before, err := census(ctx, cp.Config(), d.spec.API)
+	before, err := census(ctx, cp.Config(), d.spec.API, cached)
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.out.step("count again")
-	after, err := census(ctx, cp.Config(), d.spec.API)
+	after, err := census(ctx, cp.Config(), d.spec.API, newest)
 	if err != nil {
 		return err
 	}
