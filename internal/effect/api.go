@@ -72,7 +72,12 @@ func (c *client) DeleteHandle(ctx context.Context, name string, uid types.UID, r
 	if err != nil {
 		return nil, fmt.Errorf("encode delete options: %w", err)
 	}
-	raw, err := c.rest.Delete().Resource(c.handles()).Name(name).Body(body).Do(ctx).Raw()
+	answer := c.rest.Delete().Resource(c.handles()).Name(name).Body(body).Do(ctx)
+	// Unlike Raw's, this error says what the API server said.
+	if err := answer.Error(); err != nil {
+		return nil, err
+	}
+	raw, err := answer.Raw()
 	if err != nil {
 		return nil, err
 	}
