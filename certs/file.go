@@ -43,15 +43,15 @@ func newFile(dir string, c clock.WithTicker, log logr.Logger, changed func()) *f
 	}
 }
 
-// wait returns when the file could be read, or ctx ends.
-func (f *file) wait(ctx context.Context) error {
+// wait returns true when the file could be read, false when ctx ends first.
+func (f *file) wait(ctx context.Context) bool {
 	ticker := f.clock.NewTicker(waitInterval)
 	defer ticker.Stop()
 	told := ""
 	for {
 		err := f.open()
 		if err == nil {
-			return nil
+			return true
 		}
 		if err.Error() != told {
 			told = err.Error()
@@ -60,7 +60,7 @@ func (f *file) wait(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return false
 		case <-ticker.C():
 		}
 	}

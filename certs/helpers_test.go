@@ -74,8 +74,8 @@ func (a *authority) issue(t *testing.T, dir string, lifetime time.Duration) int6
 	if err != nil {
 		t.Fatal(err)
 	}
-	version, err := os.MkdirTemp(dir, "..version-")
-	if err != nil {
+	version := filepath.Join(dir, "..version-"+strconv.FormatInt(serial, 10))
+	if err := os.Mkdir(version, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for name, block := range map[string]*pem.Block{
@@ -115,7 +115,15 @@ func freePort(t *testing.T) int {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	_, text, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 func testOptions(t *testing.T) Options {

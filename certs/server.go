@@ -133,8 +133,8 @@ func (s *Server) Start(ctx context.Context) error {
 	if s.watch != nil {
 		background.Go(func() { s.watch.run(ctx) })
 	}
-	if err := s.file.wait(ctx); err != nil {
-		return nil //nolint:nilerr // Asked to stop before there was anything to serve.
+	if !s.file.wait(ctx) {
+		return nil
 	}
 	background.Go(func() { s.file.follow(ctx) })
 	return s.Server.Start(ctx)

@@ -19,7 +19,8 @@ func aStamp(value string) func(*handle) {
 	return func(h *handle) { h.Metadata.Annotations = map[string]string{ownership.StampAnnotation: value} }
 }
 
-func aHold(h *handle)     { h.Metadata.Finalizers = append(h.Metadata.Finalizers, ownership.Finalizer) }
+func aHold(h *handle) { h.Metadata.Finalizers = append(h.Metadata.Finalizers, ownership.Finalizer) }
+
 func otherHold(h *handle) { h.Metadata.Finalizers = append(h.Metadata.Finalizers, "example.com/other") }
 func aMark(h *handle)     { h.Spec.Deleted = true }
 func anEnd(h *handle)     { at := "2026-12-01T09:30:00Z"; h.Metadata.DeletionTimestamp = &at }

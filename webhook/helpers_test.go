@@ -124,7 +124,7 @@ func object(edits ...func(*calico.IPAMHandle)) *calico.IPAMHandle {
 			Annotations: map[string]string{"projectcalico.org/metadata": `{"creationTimestamp":null}`},
 			ManagedFields: []metav1.ManagedFieldsEntry{{
 				Manager: "calico", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: calico.GroupCRD.String(), FieldsType: "FieldsV1",
-				FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:annotations":{".":{},"f:projectcalico.org/metadata":{}}},"f:spec":{".":{},"f:block":{".":{},"f:10.244.7.0/26":{}},"f:deleted":{},"f:handleID":{}}}`)},
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{".":{},"f:projectcalico.org/metadata":{}}},"f:spec":{".":{},"f:block":{".":{},"f:10.244.7.0/26":{}},"f:deleted":{},"f:handleID":{}}}`),
 			}},
 		},
 		Spec: calico.IPAMHandleSpec{HandleID: handleID, Block: map[string]int{blockCIDR: 1}},

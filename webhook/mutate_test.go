@@ -223,7 +223,11 @@ func TestCreateTakesNoTimeOfItsOwn(t *testing.T) {
 	if took := time.Since(start); took > liveReadTimeout/2 {
 		t.Errorf("took %s: did it read a block?", took)
 	}
-	if n := counted(t, m.metrics.duration.WithLabelValues("create").(prometheus.Histogram)); n != 1 {
+	histogram, ok := m.metrics.duration.WithLabelValues("create").(prometheus.Histogram)
+	if !ok {
+		t.Fatal("no histogram")
+	}
+	if n := counted(t, histogram); n != 1 {
 		t.Errorf("%v durations observed, want 1", n)
 	}
 }
