@@ -48,6 +48,7 @@ var (
 )
 
 // stack is the sweeper with all that it needs, on a real API server.
+
 type stack struct {
 	inventory *inventory.Inventory
 	monitor   *pause.Monitor

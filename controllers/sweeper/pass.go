@@ -24,8 +24,8 @@ type pass struct {
 	taken int
 }
 
-// batch is candidates that were read in full, and when the caches were last
-// proven to be fresh after that.
+// batch is candidates that were read in full, and the moment up to which the
+// caches are proven fresh.
 type batch struct {
 	handles []*calico.IPAMHandle
 	proven  time.Time
@@ -44,7 +44,7 @@ func (p *pass) run(ctx context.Context) error {
 	if err := p.s.o.Gate(); err != nil {
 		return err
 	}
-	batches := make(chan batch)
+	batches := make(chan batch, 1)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(batches)
@@ -67,37 +67,39 @@ func (p *pass) run(ctx context.Context) error {
 
 // produce reads candidates and hands them on in batches that are proven fresh.
 func (p *pass) produce(ctx context.Context, few []string, out chan<- batch) error {
-	if few != nil {
-		for len(few) > 0 {
-			n := min(p.batchSize(), len(few))
-			handles, err := p.s.readEach(ctx, few[:n])
-			if err != nil {
+	pending := p.begin(ctx)
+	add := func(read []*calico.IPAMHandle) error {
+		pending.handles = append(pending.handles, p.candidates(read)...)
+		for size := p.batchSize(); len(pending.handles) >= size; {
+			rest := pending.handles[size:]
+			pending.handles = pending.handles[:size:size]
+			if err := p.hand(ctx, pending, out); err != nil {
 				return err
 			}
-			few = few[n:]
-			if err := p.hand(ctx, p.candidates(handles), out); err != nil {
-				return err
-			}
+			pending = p.begin(ctx)
+			pending.handles = rest
 		}
 		return nil
 	}
-	var pending []*calico.IPAMHandle
-	err := p.s.readPages(ctx, func(page []calico.IPAMHandle) error {
-		read := make([]*calico.IPAMHandle, len(page))
-		for i := range page {
-			read[i] = &page[i]
+	for ; len(few) > 0; few = few[min(pageSize, len(few)):] {
+		read, err := p.s.readEach(ctx, few[:min(pageSize, len(few))])
+		if err != nil {
+			return err
 		}
-		pending = append(pending, p.candidates(read)...)
-		for size := p.batchSize(); len(pending) >= size; {
-			if err := p.hand(ctx, pending[:size:size], out); err != nil {
-				return err
+		if err := add(read); err != nil {
+			return err
+		}
+	}
+	if p.report.Tally.Paged {
+		if err := p.s.readPages(ctx, func(page []calico.IPAMHandle) error {
+			read := make([]*calico.IPAMHandle, len(page))
+			for i := range page {
+				read[i] = &page[i]
 			}
-			pending = pending[size:]
+			return add(read)
+		}); err != nil {
+			return err
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
 	return p.hand(ctx, pending, out)
 }
@@ -124,23 +126,37 @@ func (p *pass) candidates(read []*calico.IPAMHandle) []*calico.IPAMHandle {
 	return found
 }
 
-// hand proves the caches fresh after the batch was read, and passes it on.
-func (p *pass) hand(ctx context.Context, handles []*calico.IPAMHandle, out chan<- batch) error {
+// begin starts a batch and, beside the reading of it, its proof. That the
+// proof may be a little older than the reading does no harm: a handle that is
+// unchanged since the grace period before its reading was not about to be
+// referenced after the proof either.
+func (p *pass) begin(ctx context.Context) *pending {
+	b := &pending{started: p.s.o.Clock.Now(), proof: make(chan error, 1)}
+	go func() { b.proof <- p.s.o.Freshness.ProveFresh(ctx) }()
+	return b
+}
+
+// pending is a batch that is being read.
+type pending struct {
+	handles []*calico.IPAMHandle
+	started time.Time
+	proof   chan error
+}
+
+// hand passes a batch on once the caches are proven fresh.
+func (p *pass) hand(ctx context.Context, b *pending, out chan<- batch) error {
 	enough := false
-	if limit := p.s.o.Max; limit > 0 && p.taken+len(handles) >= limit {
-		handles, enough = handles[:limit-p.taken], true
+	if limit := p.s.o.Max; limit > 0 && p.taken+len(b.handles) >= limit {
+		b.handles, enough = b.handles[:limit-p.taken], true
 	}
-	p.taken += len(handles)
-	if len(handles) > 0 {
-		proven, err := p.prove(ctx)
-		if err != nil {
-			return err
-		}
-		select {
-		case out <- batch{handles, proven}:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	p.taken += len(b.handles)
+	if err := <-b.proof; err != nil {
+		return fmt.Errorf("prove that the caches are fresh: %w", err)
+	}
+	select {
+	case out <- batch{b.handles, b.started}:
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	if enough {
 		return errEnough
@@ -148,19 +164,11 @@ func (p *pass) hand(ctx context.Context, handles []*calico.IPAMHandle, out chan<
 	return nil
 }
 
-func (p *pass) prove(ctx context.Context) (time.Time, error) {
-	at := p.s.o.Clock.Now()
-	if err := p.s.o.Freshness.ProveFresh(ctx); err != nil {
-		return time.Time{}, fmt.Errorf("prove that the caches are fresh: %w", err)
-	}
-	return at, nil
-}
-
 // sweep deletes one batch. Each handle is judged again by the effector.
 func (p *pass) sweep(ctx context.Context, b batch) error {
 	if p.s.o.Clock.Since(b.proven) > proofAge {
-		if _, err := p.prove(ctx); err != nil {
-			return err
+		if err := p.s.o.Freshness.ProveFresh(ctx); err != nil {
+			return fmt.Errorf("prove that the caches are fresh: %w", err)
 		}
 	}
 	ctx, stop := context.WithCancelCause(ctx)

@@ -86,12 +86,14 @@ const (
 	// A batch holds as many handles as are deleted in batchSpan, within bounds:
 	// the proof of freshness is paid once a batch, and should not grow old.
 	batchSpan          = 10 * time.Second
-	minBatch, maxBatch = 100, 2000
+	minBatch, maxBatch = 100, 5000
 	// proofAge is how old a batch's proof may be when its deletes begin.
 	proofAge = 30 * time.Second
 	// pagedShare: reading all pages pays when it costs at most this many
 	// requests a candidate.
 	pagedShare = 0.015
+	// maxFew bounds the candidates that are read each by itself.
+	maxFew = 5000
 	// readers is how many single reads are under way at once.
 	readers = 8
 	// retryAfter is the pause after a pass that an error or a pause ended.
@@ -125,8 +127,10 @@ func (s *Sweeper) NeedLeaderElection() bool { return true }
 type Tally struct {
 	Handles int
 	Counts  map[Class]int
-	// Candidates is how many the pass would sweep.
+	// Candidates is how many the pass would sweep. Paged tells that it reads
+	// all handles in pages to find them, rather than each by itself.
 	Candidates int
+	Paged      bool
 	// OldestOrphan is when the oldest orphan was last written; zero for none.
 	OldestOrphan time.Time
 	// NextSettled is when the first settling handle will have settled; zero
@@ -238,12 +242,12 @@ func (s *Sweeper) tally() (Tally, []string) {
 		}
 		if s.o.Effector.Sweepable(v) && s.selects(ev, v) {
 			t.Candidates++
-			if len(few) <= maxBatch {
+			if len(few) < maxFew {
 				few = append(few, ev.Handle.Name)
 			}
 		}
 	}
-	if paged(t) {
+	if t.Paged = paged(t); t.Paged {
 		few = nil
 	}
 	return t, few
@@ -253,7 +257,7 @@ func (s *Sweeper) tally() (Tally, []string) {
 // the deletes.
 func paged(t Tally) bool {
 	pages := t.Handles/pageSize + 1
-	return t.Candidates > maxBatch || float64(pages) <= pagedShare*float64(t.Candidates)
+	return t.Candidates > maxFew || float64(pages) <= pagedShare*float64(t.Candidates)
 }
 
 // workers runs fn for each of n pieces of work.

@@ -26,9 +26,10 @@ const (
 	restShare = 1.0 / 32
 	// calm is the least time between two halvings: one burst of errors is one event.
 	calm = time.Second
-	// slowFactor times the usual latency counts as rising, above slowLeast.
+	// slowFactor times the usual latency counts as rising, above slowLeast: a
+	// server that is merely busy answers sooner.
 	slowFactor = 4
-	slowLeast  = 250 * time.Millisecond
+	slowLeast  = time.Second
 	// Weights of a new latency in the recent and the usual average.
 	recentWeight, usualWeight = 0.1, 0.002
 )
@@ -192,7 +193,7 @@ func (p *Pace) recover(now time.Time) {
 	gain := p.ceiling * step
 	if p.ceiling == unlimited {
 		// Without a ceiling of its own, growth is relative to what works.
-		gain = max(current, 1) * step
+		gain = max(current, 1) * 4 * step
 		if p.measured > 0 && current > 4*p.measured {
 			gain = p.ceiling
 		}
