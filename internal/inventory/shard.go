@@ -104,8 +104,11 @@ func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Tim
 		on   bool
 		flag flags
 	}{
-		{h.Terminating, flagTerminating}, {h.Held, flagHeld}, {h.Stamped, flagStamped},
-		{h.StampComplete, flagStampComplete}, {odd, flagOddUID},
+		{h.Terminating, flagTerminating},
+		{h.Held, flagHeld},
+		{h.Stamped, flagStamped},
+		{h.StampComplete, flagStampComplete},
+		{odd, flagOddUID},
 	} {
 		if f.on {
 			r.flags |= f.flag
@@ -138,6 +141,9 @@ func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Tim
 	}
 	if had && old.rv != r.rv {
 		delete(s.declared, k)
+	}
+	if had && s.uidOfLocked(k, old) != h.UID {
+		delete(s.lost, k) // It speaks of an earlier handle of the name.
 	}
 	s.records[k] = r
 	s.mark(k, r, h.UID)
@@ -270,7 +276,7 @@ func (s *shard) lostBefore(at time.Time) map[key]lost {
 	defer s.mu.RUnlock()
 	found := map[key]lost{}
 	for k, l := range s.lost {
-		if !l.at.After(at) && l.owner.pod != "" {
+		if !l.at.After(at) && l.owner.pod != "" && !s.records[k].is(flagStampComplete) {
 			found[k] = l
 		}
 	}
@@ -327,8 +333,9 @@ func (s *shard) unrefer(k key, refs []ref, at int, podUID func() string, now tim
 	s.inUse--
 	l := lost{at: now, owner: *gone.owner}
 	// A reference that came after this version of the handle was written ends
-	// the assignment that wrote it.
-	if gone.raised > r.rv {
+	// the assignment that wrote it. Only a sandbox has a single writer: a handle
+	// that is reused may be between two assignments.
+	if k.network != otherNetwork && gone.raised > r.rv {
 		l.rv = r.rv
 	}
 	if !r.is(flagStampComplete) {
@@ -342,6 +349,12 @@ func (s *shard) uidOf(k key, r record) types.UID {
 	if r.is(flagOddUID) {
 		s.mu.RLock()
 		defer s.mu.RUnlock()
+	}
+	return s.uidOfLocked(k, r)
+}
+
+func (s *shard) uidOfLocked(k key, r record) types.UID {
+	if r.is(flagOddUID) {
 		return s.odd[k]
 	}
 	return formatUID(r.uid)

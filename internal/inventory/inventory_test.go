@@ -1,0 +1,409 @@
+package inventory_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/inventory"
+	"github.com/ipam-guard/ipam-guard/internal/ownership"
+	"github.com/ipam-guard/ipam-guard/internal/verdict"
+)
+
+var sandboxName = "k8s-pod-network." + containerID(1)
+
+// holding is a block in which the handle holds this many addresses.
+func holding(rv uint64, handle string, count int) *calico.IPAMBlock {
+	b := &calico.IPAMBlock{
+		ObjectMeta: metav1.ObjectMeta{Name: "10-0-0-0-26", ResourceVersion: strconv.FormatUint(rv, 10)},
+		Spec: calico.IPAMBlockSpec{
+			CIDR: "10.0.0.0/26", Allocations: make([]*int, 64),
+			Attributes: []calico.AllocationAttribute{{
+				HandleID:  ptr.To(handle),
+				Secondary: map[string]string{"namespace": "shop", "pod": "web-0", "node": "node-1"},
+			}},
+		},
+	}
+	for n := range count {
+		b.Spec.Allocations[5+n] = ptr.To(0)
+	}
+	return b
+}
+
+func handleAt(rv uint64) inventory.Handle {
+	return inventory.Handle{Name: sandboxName, UID: "0b7a9a3e-2d0f-4a52-9d3c-6a1d2f3b4c5d", ResourceVersion: rv, LastWrite: now.Add(-time.Hour)}
+}
+
+// TestWasReferenced: the finalizer of a handle that somebody deletes goes at
+// once when the assignment that wrote it is known to have ended. An assignment
+// under way must never look like one that ended.
+func TestWasReferenced(t *testing.T) {
+	for name, tc := range map[string]struct {
+		events func(*inventory.Inventory)
+		want   bool
+	}{
+		"an assignment that was seen to come and go has ended": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+		}, true},
+		"so has one whose block came before its handle, from another watch": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+		}, true},
+		"so has a second address in the same block": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(9, sandboxName, 1))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 2))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+		}, true},
+		"so has one whose block was deleted": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.DeleteBlock("10-0-0-0-26", 12)
+		}, true},
+		"a release between the two writes of a new assignment proves nothing": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyHandle(handleAt(13)) // Another address is on its way.
+			i.ApplyBlock(holding(14, sandboxName, 0))
+		}, false},
+		"a write of the handle after the release starts anew": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+			i.ApplyHandle(handleAt(13))
+		}, false},
+		"a reference that was there when watching began proves nothing": {func(i *inventory.Inventory) {
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+		}, false},
+		"nor does a reference that only another address's coming kept": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyBlock(holding(8, sandboxName, 1))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+		}, false},
+		"a handle that is referenced is not one that was": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(handleAt(10))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+			i.ApplyBlock(holding(13, sandboxName, 1))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := inventory.New(clocktesting.NewFakePassiveClock(now))
+			tc.events(i)
+			e, ok := i.Evidence(sandboxName, now, grace)
+			if !ok || e.WasReferenced != tc.want {
+				t.Errorf("got %v, %v, want %v", e.WasReferenced, ok, tc.want)
+			}
+		})
+	}
+}
+
+func TestReusedHandlesNeverCountAsReferencedBefore(t *testing.T) {
+	// Another writer of a shared handle may be between its two writes.
+	for _, name := range []string{"net.vmi.shop.db", "vxlan-tunnel-addr-node-1", calico.HandleName(serviceHandle)} {
+		i := inventory.New(clocktesting.NewFakePassiveClock(now))
+		i.ApplyBlock(holding(5, "", 0))
+		h := handleAt(10)
+		h.Name = name
+		i.ApplyHandle(h)
+		i.ApplyBlock(holding(11, name, 1))
+		i.ApplyBlock(holding(12, name, 0))
+		if e, ok := i.Evidence(name, now, grace); !ok || e.WasReferenced {
+			t.Errorf("%s: got %v, %v", name, e.WasReferenced, ok)
+		}
+	}
+}
+
+func TestLeaks(t *testing.T) {
+	c := clocktesting.NewFakePassiveClock(now)
+	i := inventory.New(c)
+	i.ApplyPod(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "web-0", UID: "pod-uid", ResourceVersion: "3",
+		Annotations: map[string]string{calico.ContainerIDAnnotation: containerID(1)},
+	}})
+	i.ApplyHandle(handleAt(10))
+	i.ApplyBlock(holding(11, sandboxName, 1))
+	i.ApplyBlock(holding(12, sandboxName, 0))
+	i.DeletePod("shop", "web-0", 13)
+
+	if got := i.Leaks(time.Minute, now.Add(59*time.Second)); len(got) != 0 {
+		t.Errorf("before its minute is over the handle leaks: %+v", got)
+	}
+	want := inventory.Leak{Handle: sandboxName, Namespace: "shop", Pod: "web-0", UID: "pod-uid", Node: "node-1"}
+	if got := i.Leaks(time.Minute, now.Add(time.Minute)); len(got) != 1 || got[0] != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	stamped := handleAt(14)
+	stamped.Stamped, stamped.StampComplete = true, true
+	i.ApplyHandle(stamped)
+	if got := i.Leaks(0, now.Add(time.Hour)); len(got) != 0 {
+		t.Errorf("a leak whose pod is in the stamp is told again: %+v", got)
+	}
+}
+
+func TestFromObject(t *testing.T) {
+	created := metav1.NewTime(now.Add(-2 * time.Hour))
+	at := func(minutes int) *metav1.Time {
+		return &metav1.Time{Time: created.Add(time.Duration(minutes) * time.Minute)}
+	}
+	stamp := ownership.NewStamp(calico.ParseHandleID(sandboxName))
+	stamp.Node = "node-1"
+	for name, tc := range map[string]struct {
+		meta metav1.ObjectMeta
+		want inventory.Handle
+	}{
+		"takes the newest of all times": {
+			metav1.ObjectMeta{CreationTimestamp: created, ManagedFields: []metav1.ManagedFieldsEntry{{Time: at(1)}, {Time: at(9)}, {}, {Time: at(3)}}},
+			inventory.Handle{LastWrite: at(9).Time},
+		},
+		"takes creation when no field has a time": {
+			metav1.ObjectMeta{CreationTimestamp: created, ManagedFields: []metav1.ManagedFieldsEntry{{}}},
+			inventory.Handle{LastWrite: created.Time},
+		},
+		"knows no time when there is none": {metav1.ObjectMeta{}, inventory.Handle{}},
+		"keeps a time in the future": {
+			metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.AddDate(1, 0, 0))}, inventory.Handle{LastWrite: now.AddDate(1, 0, 0)},
+		},
+		"tells our finalizer from others": {
+			metav1.ObjectMeta{DeletionTimestamp: at(0), Finalizers: []string{"other", ownership.Finalizer}},
+			inventory.Handle{Terminating: true, Held: true},
+		},
+		"holds nothing by another's finalizer": {metav1.ObjectMeta{Finalizers: []string{"other"}}, inventory.Handle{}},
+		"keeps what a stamp is needed for": {
+			metav1.ObjectMeta{Annotations: map[string]string{ownership.StampAnnotation: stamp.Encode()}},
+			inventory.Handle{Stamped: true, StampNode: "node-1"},
+		},
+		"passes over a stamp that it cannot read": {
+			metav1.ObjectMeta{Annotations: map[string]string{ownership.StampAnnotation: `{"v":99}`}}, inventory.Handle{},
+		},
+		"ranks a resource version that is no number below all": {metav1.ObjectMeta{ResourceVersion: "abc"}, inventory.Handle{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := inventory.FromObject(&metav1.PartialObjectMetadata{ObjectMeta: tc.meta})
+			if !got.LastWrite.Equal(tc.want.LastWrite) {
+				t.Errorf("last write is %s, want %s", got.LastWrite, tc.want.LastWrite)
+			}
+			got.LastWrite = tc.want.LastWrite
+			if got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestEvidenceFor(t *testing.T) {
+	read := func(rv string, age time.Duration) *calico.IPAMHandle {
+		return &calico.IPAMHandle{
+			ObjectMeta: metav1.ObjectMeta{Name: sandboxName, UID: "u", ResourceVersion: rv, CreationTimestamp: metav1.NewTime(now.Add(-age))},
+			Spec:       calico.IPAMHandleSpec{HandleID: sandboxName, Block: map[string]int{"10.0.0.0/26": 2}},
+		}
+	}
+	for name, tc := range map[string]struct {
+		known  func(*inventory.Inventory)
+		handle *calico.IPAMHandle
+		want   verdict.Verdict
+	}{
+		"keeps a handle that a block references, though the cache lacks the handle": {
+			func(i *inventory.Inventory) { i.ApplyBlock(holding(5, sandboxName, 2)) },
+			read("10", time.Hour),
+			verdict.Verdict{Outcome: verdict.InUse, Reason: verdict.Referenced},
+		},
+		"tells that the counts differ": {
+			func(i *inventory.Inventory) { i.ApplyBlock(holding(5, sandboxName, 1)) },
+			read("10", time.Hour),
+			verdict.Verdict{Outcome: verdict.InUse, Reason: verdict.Referenced, Skewed: true},
+		},
+		"believes the handle that was read, not the older one in the cache": {
+			func(i *inventory.Inventory) { i.ApplyHandle(handleAt(9)) },
+			read("10", time.Minute),
+			verdict.Verdict{Outcome: verdict.Settling, Reason: verdict.RecentlyWritten},
+		},
+		"finds an orphan": {
+			func(i *inventory.Inventory) { i.ApplyHandle(handleAt(10)) },
+			read("10", time.Hour),
+			verdict.Verdict{Outcome: verdict.Orphaned, Reason: ownership.PodGone},
+		},
+		"keeps a handle in whose block a pod without container ID lives": {
+			func(i *inventory.Inventory) {
+				i.ApplyPod(&corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "old", ResourceVersion: "1"},
+					Status:     corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.9"}}},
+				})
+			},
+			read("10", time.Hour),
+			verdict.Verdict{Outcome: verdict.OwnerUnknown, Reason: ownership.PodWithoutContainerID},
+		},
+		"sweeps nothing whose time is neither in it nor in the cache": {
+			func(*inventory.Inventory) {},
+			&calico.IPAMHandle{ObjectMeta: metav1.ObjectMeta{Name: sandboxName, ResourceVersion: "10"}},
+			verdict.Verdict{Outcome: verdict.Settling, Reason: verdict.NoWriteTime},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := inventory.New(clocktesting.NewFakePassiveClock(now))
+			tc.known(i)
+			if got := verdict.Judge(i.EvidenceFor(tc.handle, now, grace)); got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestHandleWithoutTimesAges(t *testing.T) {
+	c := clocktesting.NewFakePassiveClock(now)
+	i := inventory.New(c)
+	untimed := &calico.IPAMHandle{ObjectMeta: metav1.ObjectMeta{Name: sandboxName, ResourceVersion: "10"}}
+	judge := func() verdict.Outcome { return verdict.Judge(i.EvidenceFor(untimed, c.Now(), grace)).Outcome }
+	i.ApplyHandle(inventory.FromObject(untimed))
+	if got := judge(); got != verdict.Settling {
+		t.Errorf("when first seen it is %s", got)
+	}
+	c.SetTime(now.Add(grace))
+	i.Begin(inventory.Handles)
+	i.ApplyHandle(inventory.FromObject(untimed)) // A relist does not make it young again.
+	i.Commit(inventory.Handles)
+	if got := judge(); got != verdict.Orphaned {
+		t.Errorf("unchanged for the grace period it is %s", got)
+	}
+	untimed.ResourceVersion = "11"
+	i.ApplyHandle(inventory.FromObject(untimed))
+	if got := judge(); got != verdict.Settling {
+		t.Errorf("changed it is %s", got)
+	}
+}
+
+func TestVirtualMachinesAreAskedFor(t *testing.T) {
+	i := inventory.New(clocktesting.NewFakePassiveClock(now))
+	i.FollowVirtualMachines(func(namespace, name string) ownership.Existence {
+		if namespace == "shop" && name == "db" {
+			return ownership.Exists
+		}
+		return ownership.Gone
+	})
+	if i.VirtualMachine("shop", "db") != ownership.Exists || i.VirtualMachine("shop", "other") != ownership.Gone {
+		t.Error("the answer is not the resolver's")
+	}
+}
+
+func TestSubscribersHearOfChangesOnce(t *testing.T) {
+	i := inventory.New(clocktesting.NewFakePassiveClock(now))
+	changed := i.Subscribe()
+	i.ApplyHandle(handleAt(1))
+	i.ApplyHandle(handleAt(2))
+	<-changed
+	select {
+	case <-changed:
+		t.Error("a notice is given twice")
+	default:
+	}
+}
+
+// TestConcurrentUse is for the race detector, and for locks that wait for each
+// other.
+func TestConcurrentUse(t *testing.T) {
+	const rounds = 300
+	i := inventory.New(clock.RealClock{})
+	ctx, stop := context.WithCancel(t.Context())
+	var writers, readers sync.WaitGroup
+	name := func(n int) string { return "k8s-pod-network." + containerID(n%17+1) }
+	for _, write := range []func(n int){
+		func(n int) {
+			h := handleAt(uint64(n))
+			h.Name, h.Terminating, h.Held = name(n), n%2 == 0, true
+			h.StampNode = fmt.Sprintf("node-%d", n%5)
+			i.ApplyHandle(h)
+			i.RememberDeclared(h.Name, strconv.Itoa(n), map[string]int{"10.0.0.0/26": 1})
+		},
+		func(n int) { i.ApplyBlock(holding(uint64(n), name(n), n%3)) },
+		func(n int) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: fmt.Sprint("web-", n%5), ResourceVersion: strconv.Itoa(n), UID: types.UID(strconv.Itoa(n)),
+				Annotations: map[string]string{calico.ContainerIDAnnotation: containerID(n%17 + 1)},
+			}}
+			i.ApplyPod(pod)
+			i.DeletePod("shop", fmt.Sprint("web-", (n+1)%5), uint64(n))
+		},
+		func(n int) {
+			node := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "one", ResourceVersion: strconv.Itoa(n)}}
+			i.ApplyNode(node)
+			i.ApplyService(node)
+			i.DeleteNode("one", uint64(n))
+			i.DeleteService("shop", "one", uint64(n))
+		},
+		func(n int) {
+			resource := inventory.Resource(n % 5)
+			i.Begin(resource)
+			i.Commit(resource)
+			i.DeleteHandle(name(n), uint64(n))
+			i.DeleteBlock("10-0-0-0-26", uint64(n))
+		},
+	} {
+		writers.Go(func() {
+			for n := range rounds {
+				write(n)
+			}
+		})
+	}
+	for range 2 {
+		readers.Go(func() {
+			changed := i.Subscribe()
+			for n := 0; ctx.Err() == nil; n++ {
+				for e, v := range i.All(now, grace) {
+					if got := verdict.Judge(e); got != v {
+						t.Errorf("%+v judges as %+v, not %+v", e, got, v)
+					}
+				}
+				i.Evidence(name(n), now, grace)
+				i.EvidenceFor(&calico.IPAMHandle{ObjectMeta: metav1.ObjectMeta{Name: name(n)}}, now, grace)
+				i.References(name(n))
+				i.Summary()
+				i.Held()
+				i.Leaks(0, now)
+				<-changed
+			}
+		})
+	}
+	writers.Wait()
+	stop()
+	done := make(chan struct{})
+	go func() { readers.Wait(); close(done) }()
+	for {
+		select {
+		case <-done:
+			for _, r := range []inventory.Resource{inventory.Handles, inventory.Blocks, inventory.Pods, inventory.Nodes, inventory.Services} {
+				i.Begin(r)
+				i.Commit(r)
+			}
+			if got := i.Summary(); got != (inventory.Summary{}) {
+				t.Errorf("after empty lists there is %+v", got)
+			}
+			return
+		case <-time.After(time.Millisecond):
+			i.ApplyHandle(handleAt(rounds)) // Wakes readers that wait for a change.
+		}
+	}
+}
