@@ -39,6 +39,18 @@ demo: ## Sweep a leaking cluster on a real control plane.
 build: ## Build the manager and the kubectl plugin into bin.
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manager ./cmd/kubectl-ipam_guard
 
+.PHONY: build-installer
+build-installer: $(KUSTOMIZE) ## Write dist/install.yaml, all of config/default in one file.
+	mkdir -p dist
+	$(KUSTOMIZE) build config/default > dist/install.yaml
+
+# Name of the image that docker-build makes.
+IMAGE ?= ipam-guard:$(or $(VERSION),latest)
+
+.PHONY: docker-build
+docker-build: ## Build the manager's image.
+	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+
 .PHONY: clean
 clean: ## Remove what was built, but not control plane and tools.
 	rm -rf dist

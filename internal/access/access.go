@@ -26,14 +26,15 @@ type Permission struct {
 
 // Watching is what following the cluster's state takes.
 func Watching(api calico.API) []Permission {
-	follow := []string{"get", "list", "watch"}
+	follow := []string{"list", "watch"}
+	read := append([]string{"get"}, follow...)
 	return []Permission{
-		{Resource: api.Handles().GroupResource(), Verbs: follow},
-		{Resource: api.Blocks().GroupResource(), Verbs: follow},
+		{Resource: api.Handles().GroupResource(), Verbs: read},
+		{Resource: api.Blocks().GroupResource(), Verbs: read},
 		{Resource: api.ClusterInformations().GroupResource(), Verbs: follow},
-		{Resource: schema.GroupResource{Resource: "pods"}, Verbs: []string{"list", "watch"}},
-		{Resource: schema.GroupResource{Resource: "nodes"}, Verbs: []string{"list", "watch"}},
-		{Resource: schema.GroupResource{Resource: "services"}, Verbs: []string{"list", "watch"}},
+		{Resource: schema.GroupResource{Resource: "pods"}, Verbs: follow},
+		{Resource: schema.GroupResource{Resource: "nodes"}, Verbs: follow},
+		{Resource: schema.GroupResource{Resource: "services"}, Verbs: follow},
 	}
 }
 
