@@ -4,6 +4,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -105,7 +106,13 @@ func (f *Feed) ProveFresh(ctx context.Context) error {
 		}
 		group.Go(func() error { return s.proveFresh(ctx) })
 	}
-	return group.Wait()
+	err := group.Wait()
+	if errors.Is(err, errSetBack) {
+		for _, s := range f.streams {
+			s.relist()
+		}
+	}
+	return err
 }
 
 // run is one reflector, until ctx ends.

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -16,6 +17,11 @@ import (
 // seconds before a watch's deadline, so this is the least that brings one.
 const probeSeconds = 3
 
+// errSetBack: the datastore's revision is below one that it once had, as
+// restoring a backup does. The caches then hold what no longer is, and a watch
+// from where they stand stays silent.
+var errSetBack = errors.New("the datastore was set back to an earlier state")
+
 // proveFresh returns nil once the cache has seen all of its resource that was
 // written before the call.
 //
@@ -25,7 +31,15 @@ const probeSeconds = 3
 // asks for one soon. It brings the resource's every change since, in order, up
 // to its own end: an event or bookmark at or past R. The newest change up to R
 // is all that the cache must have seen.
+//
+// The probe need not be repeated for long: the API server answers the read from
+// a cache that it first brings up to R, and its bookmarks tell how far that
+// cache has come, after the changes before.
 func (s *stream) proveFresh(ctx context.Context) error {
+	from := s.reachedVersion()
+	if from == 0 {
+		return fmt.Errorf("%s are not listed yet", s.source.resource)
+	}
 	list, err := s.source.metadata.List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return fmt.Errorf("newest revision of %s: %w", s.source.resource, err)
@@ -34,9 +48,8 @@ func (s *stream) proveFresh(ctx context.Context) error {
 	if newest == 0 {
 		return fmt.Errorf("newest revision of %s: %q is no number", s.source.resource, list.ResourceVersion)
 	}
-	from := s.reachedVersion()
-	if from == 0 {
-		return fmt.Errorf("%s are not listed yet", s.source.resource)
+	if newest < from {
+		return fmt.Errorf("newest revision of %s is %d, after %d: %w", s.source.resource, newest, from, errSetBack)
 	}
 	changed := uint64(0)
 	for from < newest && s.reachedVersion() < newest {

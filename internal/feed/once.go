@@ -25,7 +25,9 @@ type Visitor struct {
 
 // Once fills the inventory with one look at the cluster, page by page. It
 // reads handles first, then blocks, then owners: an assignment that goes on
-// meanwhile shows as a handle with an owner, never as an orphan of age.
+// meanwhile shows as a handle with an owner, never as an orphan of age. For the
+// same reason the end of a long list may be as of a later moment than its
+// beginning.
 func Once(ctx context.Context, cfg *rest.Config, api calico.API, inv *inventory.Inventory, v Visitor) error {
 	s, err := newSources(cfg, api, inv)
 	if err != nil {
@@ -49,7 +51,7 @@ func Once(ctx context.Context, cfg *rest.Config, api calico.API, inv *inventory.
 		{s.pods, shown(v.Pod)},
 	} {
 		inv.Begin(look.source.resource)
-		if _, err := look.source.pages(ctx, func(o runtime.Object) {
+		if _, err := look.source.pages(ctx, true, func(o runtime.Object) {
 			look.source.apply(o)
 			look.visit(o)
 		}); err != nil {

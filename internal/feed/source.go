@@ -2,9 +2,11 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -119,12 +121,19 @@ func ofREST(client rest.Interface, resource string, empty func() runtime.Object)
 	return list, follow
 }
 
-// pages lists consistently, page by page, and gives each object to visit. It
-// returns the resource version of the list.
-func (s *source) pages(ctx context.Context, visit func(runtime.Object)) (string, error) {
+// pages lists page by page, and gives each object to visit. It returns the
+// resource version of the list.
+//
+// A long list's moment may expire midway. That is an error, unless the caller
+// needs no single moment: then the rest is as of a later one.
+func (s *source) pages(ctx context.Context, eventual bool, visit func(runtime.Object)) (string, error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		page, err := s.list(ctx, options)
+		if rest := tokenForRest(err); eventual && rest != "" && rest != options.Continue {
+			options.Continue = rest
+			continue
+		}
 		if err != nil {
 			return "", fmt.Errorf("list %s: %w", s.resource, err)
 		}
@@ -142,4 +151,14 @@ func (s *source) pages(ctx context.Context, visit func(runtime.Object)) (string,
 			return list.GetResourceVersion(), nil
 		}
 	}
+}
+
+// tokenForRest is what the API server's answer to an expired list offers to go
+// on with, "" for any other answer.
+func tokenForRest(err error) string {
+	status := apierrors.APIStatus(nil)
+	if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) {
+		return ""
+	}
+	return status.Status().Continue
 }

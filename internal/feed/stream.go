@@ -48,6 +48,10 @@ type stream struct {
 	// since is when watching last changed.
 	since time.Time
 	err   error
+	// current is the last watch, which may have ended.
+	current watch.Interface
+	// expired makes the next watch fail, so that the reflector lists anew.
+	expired bool
 }
 
 func newStream(s source, inv *inventory.Inventory, c clock.Clock, log logr.Logger) *stream {
@@ -113,7 +117,16 @@ func (s *stream) Watch(o metav1.ListOptions) (watch.Interface, error) {
 // ListWithContext lists into the inventory and returns an empty list of the
 // same resource version: Replace then ends the relist.
 func (s *stream) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	s.mu.Lock()
+	s.expired = false
+	s.mu.Unlock()
 	rv, err := s.list(ctx)
+	if err == nil && version(rv) < s.reachedVersion() {
+		// The datastore was set back, as restoring a backup does: what is known
+		// would look newer than what there is.
+		s.forget()
+		rv, err = s.list(ctx)
+	}
 	if err != nil {
 		s.setWatching(false, err)
 		return nil, err
@@ -124,7 +137,7 @@ func (s *stream) ListWithContext(ctx context.Context, _ metav1.ListOptions) (run
 func (s *stream) list(ctx context.Context) (string, error) {
 	for attempt := 0; ; attempt++ {
 		s.inv.Begin(s.source.resource)
-		rv, err := s.source.pages(ctx, func(obj runtime.Object) { s.source.apply(obj) })
+		rv, err := s.source.pages(ctx, false, s.source.apply)
 		if apierrors.IsResourceExpired(err) && attempt < restarts {
 			continue
 		}
@@ -132,15 +145,50 @@ func (s *stream) list(ctx context.Context) (string, error) {
 	}
 }
 
+// forget drops all that the inventory has of the resource.
+func (s *stream) forget() {
+	s.mu.Lock()
+	s.reached = 0
+	s.mu.Unlock()
+	s.inv.Begin(s.source.resource)
+	s.inv.Commit(s.source.resource)
+}
+
+// relist ends the watch that goes on, and has the reflector list anew.
+func (s *stream) relist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expired = true
+	if s.current != nil {
+		s.current.Stop()
+	}
+}
+
 // WatchWithContext implements cache.ListerWatcherWithContext.
 func (s *stream) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	w, err := s.source.watch(ctx, o)
+	w, err := s.follow(ctx, o)
 	if err != nil {
 		s.setWatching(false, err)
 		return nil, fmt.Errorf("watch %s: %w", s.source.resource, err)
 	}
 	s.setWatching(true, nil)
 	return &watched{Interface: w, stopped: func() { s.setWatching(false, nil) }}, nil
+}
+
+func (s *stream) follow(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	w, err := s.source.watch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.expired {
+		s.expired = false
+		w.Stop()
+		return nil, apierrors.NewResourceExpired("the datastore was set back")
+	}
+	s.current = w
+	return w, nil
 }
 
 // watched tells when a watch ends: the reflector always stops what it read.
