@@ -364,7 +364,7 @@ func TestNoLiveHandleIsSwept(t *testing.T) {
 			for n := 0; time.Now().Before(end); n++ {
 				id := sandboxID(1_000_000*(client+1) + n)
 				started := time.Now()
-				c.Before = func(ctx context.Context, step calicoproto.Step) error {
+				c.Before = func(_ context.Context, step calicoproto.Step) error {
 					switch {
 					case random.IntN(8) == 0:
 						return killed

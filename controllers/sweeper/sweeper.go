@@ -158,15 +158,9 @@ type Report struct {
 // or settled, at most once an interval.
 func (s *Sweeper) Start(ctx context.Context) error {
 	changed := s.o.Inventory.Subscribe()
-	for {
-		report := s.Pass(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if !s.sleep(ctx, report, changed) {
-			return nil
-		}
+	for s.sleep(ctx, s.Pass(ctx), changed) {
 	}
+	return nil
 }
 
 // sleep waits until another pass is due; false when ctx ended.

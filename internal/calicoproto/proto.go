@@ -35,7 +35,7 @@ const retries = 100
 // metadataAnnotation is the one annotation that Calico's writes carry.
 const metadataAnnotation = "projectcalico.org/metadata"
 
-// ErrFull: the block has no free address.
+// ErrFull means that the block has no free address.
 var ErrFull = errors.New("block is full")
 
 // Client writes as Calico does.

@@ -262,10 +262,11 @@ func (l leading) NeedLeaderElection() bool { return true }
 // synced starts run once the caches are.
 func (p *parts) synced(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if err := p.feed.WaitForSync(ctx); err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
+		err := p.feed.WaitForSync(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil // An end before the start is a good one.
+		case err != nil:
 			return err
 		}
 		return run(ctx)
