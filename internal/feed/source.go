@@ -77,16 +77,16 @@ func newSources(cfg *rest.Config, api calico.API, inv *inventory.Inventory) (*so
 			metadata: metadataClient.Resource(core1.WithResource("pods")),
 		},
 	}
-	s.handles.apply = func(o runtime.Object) { inv.ApplyHandle(inventory.FromObject(o.(metav1.Object))) }
+	s.handles.apply = shown(func(o metav1.Object) { inv.ApplyHandle(inventory.FromObject(o)) })
 	s.handles.remove = func(_, name string, rv uint64) { inv.DeleteHandle(name, rv) }
-	s.nodes.apply = func(o runtime.Object) { inv.ApplyNode(o.(metav1.Object)) }
+	s.nodes.apply = shown(inv.ApplyNode)
 	s.nodes.remove = func(_, name string, rv uint64) { inv.DeleteNode(name, rv) }
-	s.services.apply = func(o runtime.Object) { inv.ApplyService(o.(metav1.Object)) }
+	s.services.apply = shown(inv.ApplyService)
 	s.services.remove = inv.DeleteService
-	s.blocks.apply = func(o runtime.Object) { inv.ApplyBlock(o.(*calico.IPAMBlock)) }
+	s.blocks.apply = shown(inv.ApplyBlock)
 	s.blocks.remove = func(_, name string, rv uint64) { inv.DeleteBlock(name, rv) }
 	s.blocks.list, s.blocks.watch = ofREST(blocks, api.Blocks().Resource, func() runtime.Object { return &calico.IPAMBlockList{} })
-	s.pods.apply = func(o runtime.Object) { inv.ApplyPod(o.(*corev1.Pod)) }
+	s.pods.apply = shown(inv.ApplyPod)
 	s.pods.remove = inv.DeletePod
 	s.pods.list = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)

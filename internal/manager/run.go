@@ -262,11 +262,8 @@ func (l leading) NeedLeaderElection() bool { return true }
 // synced starts run once the caches are.
 func (p *parts) synced(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		err := p.feed.WaitForSync(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil // An end before the start is a good one.
-		case err != nil:
+		// Only the end of ctx ends the wait early, and then run ends too.
+		if err := p.feed.WaitForSync(ctx); ctx.Err() == nil && err != nil {
 			return err
 		}
 		return run(ctx)
