@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -39,6 +40,9 @@ type stream struct {
 	inv    *inventory.Inventory
 	clock  clock.Clock
 	log    logr.Logger
+
+	// large is true while the resource has more objects than one read brings.
+	large atomic.Bool
 
 	mu sync.Mutex
 	// reached is the resource version up to which the inventory has seen
