@@ -17,8 +17,8 @@ import (
 // Sizes of BenchmarkSweep: rounds of one bare loop and one sweep, each on a
 // fresh control plane with the same handles.
 const (
-	benchRounds = 4
-	benchLeaks  = 6_000
+	benchRounds = 2
+	benchLeaks  = 15_000
 )
 
 // BenchmarkSweep compares the sweeper, without a rate limit, with a bare loop

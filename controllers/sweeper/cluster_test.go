@@ -134,10 +134,8 @@ func newStack(t testing.TB, cfg *rest.Config, perSecond float64) *stack {
 	syncing, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	must(t, caches.WaitForSync(syncing))
-	eventually(t, 10*time.Second, "the lock to be read", func() bool {
-		locked, _ := lock.State()
-		return !locked
-	})
+	// An API server that has just started makes watches wait.
+	eventually(t, 30*time.Second, "nothing to pause the sweep", func() bool { return s.monitor.Gate() == nil })
 	return s
 }
 

@@ -27,6 +27,8 @@ import (
 // server is an API server with one resource, nodes, whose watches say only
 // what the test has them say.
 type server struct {
+	// small makes one read bring all objects.
+	small bool
 	// ResourceInterface is nil: what is not overridden is not called.
 	metadata.ResourceInterface
 
@@ -103,10 +105,14 @@ func (s *server) follow(to chan *fakeWatch, o metav1.ListOptions) (watch.Interfa
 
 // List implements metadata.ResourceInterface, for the proof of freshness.
 func (s *server) List(ctx context.Context, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	if o.Limit != 1 || o.ResourceVersion != "" {
+	if o.Limit != 1 && o.Limit != smallList || o.ResourceVersion != "" {
 		return nil, fmt.Errorf("that is no small consistent read: %+v", o)
 	}
-	return s.page(ctx, o)
+	list, err := s.page(ctx, o)
+	if err == nil && !s.small {
+		list.Continue = "more"
+	}
+	return list, err
 }
 
 // Watch implements metadata.ResourceInterface, for the proof of freshness.
@@ -442,4 +448,37 @@ func TestFeedFollowsADatastoreThatWasSetBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestProveFreshOfFewObjectsNeedsNoProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newServer(10, []string{"a"})
+		server.small = true
+		f, _ := start(t, server)
+		if err := f.WaitForSync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w := <-server.watches
+		if err := f.ProveFresh(t.Context()); err != nil {
+			t.Fatalf("a cache that has all: %v", err)
+		}
+		server.mu.Lock()
+		server.rv = 15 // The one object was written, and the watch is yet to tell.
+		server.mu.Unlock()
+		proven := make(chan error, 1)
+		go func() { proven <- f.ProveFresh(t.Context()) }()
+		time.Sleep(time.Second)
+		select {
+		case err := <-proven:
+			t.Fatalf("a stale cache was proven fresh: %v", err)
+		default:
+		}
+		w.Modify(node("a", 15))
+		if err := <-proven; err != nil {
+			t.Fatal(err)
+		}
+		if len(server.probes) != 0 {
+			t.Error("it probed")
+		}
+	})
 }
