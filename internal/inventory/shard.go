@@ -23,7 +23,7 @@ const (
 	flagOddUID
 )
 
-// record is one handle, in 40 bytes.
+// record is one handle, in 40 bytes without pointers.
 type record struct {
 	uid        [16]byte
 	rv         uint64
@@ -78,7 +78,7 @@ type declared struct {
 // shard holds the handles of some keys, and what else is known of these keys.
 type shard struct {
 	mu       sync.RWMutex
-	records  map[key]record
+	records  records
 	refs     map[key][]ref
 	lost     map[key]lost
 	declared map[key]declared
@@ -88,7 +88,7 @@ type shard struct {
 }
 
 func (s *shard) init() {
-	s.records = map[key]record{}
+	s.records = newRecords()
 	s.refs = map[key][]ref{}
 	s.lost = map[key]lost{}
 	s.declared = map[key]declared{}
@@ -119,10 +119,10 @@ func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Tim
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, had := s.records[k]
+	old, had := s.records.get(k)
 	if had && old.rv > r.rv {
 		old.generation = generation // An older state proves that it exists all the same.
-		s.records[k] = old
+		s.records.set(k, old)
 		return
 	}
 	switch {
@@ -145,7 +145,7 @@ func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Tim
 	if had && s.uidOfLocked(k, old) != h.UID {
 		delete(s.lost, k) // It speaks of an earlier handle of the name.
 	}
-	s.records[k] = r
+	s.records.set(k, r)
 	s.mark(k, r, h.UID)
 }
 
@@ -177,14 +177,14 @@ func seconds(t time.Time) uint32 {
 func (s *shard) remove(k key, rv uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r, ok := s.records[k]; ok && r.rv <= rv {
+	if r, ok := s.records.get(k); ok && r.rv <= rv {
 		s.drop(k)
 	}
 }
 
 // drop forgets a handle; references to it stay, for blocks are the truth.
 func (s *shard) drop(k key) {
-	delete(s.records, k)
+	s.records.remove(k)
 	delete(s.lost, k)
 	delete(s.declared, k)
 	delete(s.held, k)
@@ -197,9 +197,10 @@ func (s *shard) drop(k key) {
 func (s *shard) retain(generation uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for k, r := range s.records {
-		if r.generation != generation {
-			s.drop(k)
+	// From the end, for what is dropped is replaced by the last.
+	for n := s.records.len() - 1; n >= 0; n-- {
+		if e := s.records.at(n); e.record.generation != generation {
+			s.drop(e.key)
 		}
 	}
 }
@@ -207,15 +208,14 @@ func (s *shard) retain(generation uint32) {
 func (s *shard) get(k key) (record, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	r, ok := s.records[k]
-	return r, ok
+	return s.records.get(k)
 }
 
 func (s *shard) copyInto(out []entry) []entry {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for k, r := range s.records {
-		out = append(out, entry{k, r})
+	for n := range s.records.len() {
+		out = append(out, *s.records.at(n))
 	}
 	return out
 }
@@ -223,7 +223,7 @@ func (s *shard) copyInto(out []entry) []entry {
 func (s *shard) counts() (handles, referenced int) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return len(s.records), s.inUse
+	return s.records.len(), s.inUse
 }
 
 func (s *shard) heldKeys() []key {
@@ -254,7 +254,7 @@ func (s *shard) references(k key, rv uint64) (refs []verdict.Reference, was bool
 func (s *shard) remember(k key, rv uint64, blocks map[string]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r, ok := s.records[k]; ok && r.rv == rv {
+	if r, ok := s.records.get(k); ok && r.rv == rv {
 		if blocks == nil {
 			blocks = map[string]int{}
 		}
@@ -276,7 +276,8 @@ func (s *shard) lostBefore(at time.Time) map[key]lost {
 	defer s.mu.RUnlock()
 	found := map[key]lost{}
 	for k, l := range s.lost {
-		if !l.at.After(at) && l.owner.pod != "" && !s.records[k].is(flagStampComplete) {
+		r, ok := s.records.get(k)
+		if ok && !l.at.After(at) && l.owner.pod != "" && !r.is(flagStampComplete) {
 			found[k] = l
 		}
 	}
@@ -306,7 +307,7 @@ func (s *shard) refer(k key, r ref, blockRV uint64, first bool, podUID func() st
 		}
 		s.refs[k] = append(refs, r)
 		delete(s.lost, k)
-		if _, ok := s.records[k]; ok && len(refs) == 0 {
+		if len(refs) == 0 && s.records.has(k) {
 			s.inUse++
 		}
 	default:
@@ -326,7 +327,7 @@ func (s *shard) unrefer(k key, refs []ref, at int, podUID func() string, now tim
 		return
 	}
 	delete(s.refs, k)
-	r, ok := s.records[k]
+	r, ok := s.records.get(k)
 	if !ok {
 		return
 	}
