@@ -26,6 +26,8 @@ type Lock struct {
 	mu     sync.RWMutex
 	locked bool
 	detail string
+	// observed is true once the object was seen.
+	observed bool
 }
 
 // NewLock returns a Lock; Start makes it follow.
@@ -48,7 +50,7 @@ func NewLock(cfg *rest.Config, api calico.API, log logr.Logger) (*Lock, error) {
 	if err := l.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		log.V(1).Info("watch of the datastore lock broke", "error", err.Error())
 		if !l.informer.HasSynced() {
-			l.set(true, fmt.Sprintf("cannot read %s: %v", resource, err))
+			l.explain(fmt.Sprintf("cannot read %s: %v", resource, err))
 		}
 	}); err != nil {
 		return nil, fmt.Errorf("follow %s: %w", resource, err)
@@ -62,8 +64,8 @@ func (l *Lock) NeedLeaderElection() bool { return false }
 // Start follows the lock until ctx ends.
 func (l *Lock) Start(ctx context.Context) error {
 	go func() {
-		if cache.WaitForCacheSync(ctx.Done(), l.informer.HasSynced) && len(l.informer.GetStore().ListKeys()) == 0 {
-			l.set(true, "ClusterInformation default does not exist")
+		if cache.WaitForCacheSync(ctx.Done(), l.informer.HasSynced) {
+			l.explain("ClusterInformation default does not exist")
 		}
 	}()
 	l.informer.RunWithContext(ctx)
@@ -92,5 +94,15 @@ func (l *Lock) observe(obj any) {
 func (l *Lock) set(locked bool, detail string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.locked, l.detail = locked, detail
+	l.locked, l.detail, l.observed = locked, detail, true
+}
+
+// explain says why the object was not observed, as long as it was not: it may
+// be on its way.
+func (l *Lock) explain(detail string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.observed {
+		l.detail = detail
+	}
 }
