@@ -65,8 +65,8 @@ func follow(t *testing.T, cfg *rest.Config) (*feed.Feed, *inventory.Inventory) {
 }
 
 func TestFeedOnARealAPIServer(t *testing.T) {
-	// More than a page of handles.
-	spec := refcluster.Default(time.Now()).Resize(3000, 0.8)
+	// More than a page of handles, and more pods than one read proves fresh.
+	spec := refcluster.Default(time.Now()).Resize(3000, 0.5)
 	cp := controlplane.ForTest(t, controlplane.Options{BeforeAPIServer: func(ctx context.Context, etcd string) error {
 		return refcluster.Load(ctx, etcd, spec)
 	}})
@@ -143,13 +143,11 @@ func TestFeedOnARealAPIServer(t *testing.T) {
 			}
 		}
 		must(t, client.Delete().Resource("ipamblocks").Name(block.Name).Do(t.Context()).Error())
-		must(t, f.ProveFresh(t.Context()))
-		if refs := inv.References(name); len(refs) != 0 {
-			t.Errorf("the block is gone, but not to the cache: %+v", refs)
-		}
+		// A proof need not wait for what went: that only keeps handles.
+		eventually(t, "the block to go", func() bool { return len(inv.References(name)) == 0 })
 	})
 
-	t.Run("proves what came and went of pods, nodes and Services too", func(t *testing.T) {
+	t.Run("proves what came of pods, nodes and Services too", func(t *testing.T) {
 		container := strings.Repeat("cd", 32)
 		pods, nodes, services := core.CoreV1().Pods("default"), core.CoreV1().Nodes(), core.CoreV1().Services("default")
 		for range 2 {
@@ -166,19 +164,17 @@ func TestFeedOnARealAPIServer(t *testing.T) {
 			must(t, err)
 			handle := strings.ToLower(calico.LoadBalancerHandleID("late", "default", string(service.UID)))
 			there := func() [3]bool {
-				must(t, f.ProveFresh(t.Context()))
 				_, pod := inv.PodByContainerID(container)
 				return [3]bool{pod, inv.HasNode("late"), inv.HasServiceHandle(handle)}
 			}
+			must(t, f.ProveFresh(t.Context()))
 			if got := there(); got != [3]bool{true, true, true} {
 				t.Errorf("pod, node, Service are there: %v", got)
 			}
 			must(t, pods.Delete(t.Context(), "late", *metav1.NewDeleteOptions(0)))
 			must(t, nodes.Delete(t.Context(), "late", metav1.DeleteOptions{}))
 			must(t, services.Delete(t.Context(), "late", metav1.DeleteOptions{}))
-			if got := there(); got != [3]bool{} {
-				t.Errorf("pod, node, Service are still there: %v", got)
-			}
+			eventually(t, "all three to go", func() bool { return there() == [3]bool{} })
 		}
 	})
 
