@@ -98,6 +98,8 @@ type Handle struct {
 	Name            string
 	UID             types.UID
 	ResourceVersion uint64
+	// Generation counts changes of the spec, and the deletion.
+	Generation int64
 	// LastWrite is zero when the object tells no time.
 	LastWrite   time.Time
 	Terminating bool

@@ -45,6 +45,12 @@ func handleAt(rv uint64) inventory.Handle {
 	return inventory.Handle{Name: sandboxName, UID: "0b7a9a3e-2d0f-4a52-9d3c-6a1d2f3b4c5d", ResourceVersion: rv, LastWrite: now.Add(-time.Hour)}
 }
 
+// generation is h at this generation of its spec.
+func generation(h inventory.Handle, n int64, terminating bool) inventory.Handle {
+	h.Generation, h.Terminating = n, terminating
+	return h
+}
+
 // TestWasReferenced: the finalizer of a handle that somebody deletes goes at
 // once when the assignment that wrote it is known to have ended. An assignment
 // under way must never look like one that ended.
@@ -77,6 +83,35 @@ func TestWasReferenced(t *testing.T) {
 			i.ApplyBlock(holding(11, sandboxName, 1))
 			i.DeleteBlock("10-0-0-0-26", 12)
 		}, true},
+		"a deletion before the release does not hide the end": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(generation(handleAt(10), 1, false))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyHandle(generation(handleAt(12), 2, true))
+			i.ApplyBlock(holding(13, sandboxName, 0))
+		}, true},
+		"nor does one after the release": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(generation(handleAt(10), 1, false))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyBlock(holding(12, sandboxName, 0))
+			i.ApplyHandle(generation(handleAt(13), 2, true))
+		}, true},
+		"a deletion seen together with another write proves nothing": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(generation(handleAt(10), 1, false))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyHandle(generation(handleAt(13), 3, true))
+			i.ApplyBlock(holding(14, sandboxName, 0))
+		}, false},
+		"a write after the deletion starts anew": {func(i *inventory.Inventory) {
+			i.ApplyBlock(holding(5, "", 0))
+			i.ApplyHandle(generation(handleAt(10), 1, false))
+			i.ApplyBlock(holding(11, sandboxName, 1))
+			i.ApplyHandle(generation(handleAt(12), 2, true))
+			i.ApplyHandle(generation(handleAt(13), 3, true))
+			i.ApplyBlock(holding(14, sandboxName, 0))
+		}, false},
 		"a release between the two writes of a new assignment proves nothing": {func(i *inventory.Inventory) {
 			i.ApplyBlock(holding(5, "", 0))
 			i.ApplyHandle(handleAt(10))

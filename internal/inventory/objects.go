@@ -16,6 +16,7 @@ func FromObject(obj metav1.Object) Handle {
 		Name:            strings.Clone(obj.GetName()),
 		UID:             obj.GetUID(),
 		ResourceVersion: resourceVersion(obj.GetResourceVersion()),
+		Generation:      obj.GetGeneration(),
 		LastWrite:       obj.GetCreationTimestamp().Time,
 		Terminating:     obj.GetDeletionTimestamp() != nil,
 		Held:            slices.Contains(obj.GetFinalizers(), ownership.Finalizer),

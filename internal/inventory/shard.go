@@ -19,6 +19,9 @@ const (
 	flagStampComplete
 	// flagObserved: the last write is when this process first saw the version.
 	flagObserved
+	// flagAssigned: a block referenced the handle after its last write but the
+	// deletion, so that the assignment which wrote it had ended.
+	flagAssigned
 	// flagOddUID: the UID is no UUID and stands in the shard's odd map.
 	flagOddUID
 )
@@ -30,7 +33,9 @@ type record struct {
 	lastWrite  uint32 // Unix seconds, 0 for none
 	node       uint32 // place of the stamp's node
 	generation uint32
-	flags      flags
+	// spec is the low half of the object's own generation.
+	spec  uint16
+	flags flags
 }
 
 func (r record) is(f flags) bool { return r.flags&f != 0 }
@@ -98,7 +103,8 @@ func (s *shard) init() {
 
 // apply adds or updates a handle.
 func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Time) {
-	r := record{rv: h.ResourceVersion, generation: generation}
+	//nolint:gosec // the low half is what is meant
+	r := record{rv: h.ResourceVersion, generation: generation, spec: uint16(h.Generation)}
 	odd := !parseUID(h.UID, &r.uid)
 	for _, f := range []struct {
 		on   bool
@@ -144,9 +150,32 @@ func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Tim
 	}
 	if had && s.uidOfLocked(k, old) != h.UID {
 		delete(s.lost, k) // It speaks of an earlier handle of the name.
+	} else if had && deletedAlone(old, r) {
+		r.flags |= s.carryOver(k, old, r)
 	}
 	s.records.set(k, r)
 	s.mark(k, r, h.UID)
+}
+
+// deletedAlone tells whether the deletion is all that lies between two states:
+// it counts the object's generation up by one, as would any change of the spec.
+func deletedAlone(old, r record) bool {
+	return r.is(flagTerminating) && !old.is(flagTerminating) && r.spec == old.spec+1
+}
+
+// carryOver keeps, for a version that only the deletion tells from the one
+// before, what was known of that one's assignment.
+func (s *shard) carryOver(k key, old, r record) flags {
+	if l, ok := s.lost[k]; ok && l.rv == old.rv {
+		l.rv = r.rv
+		s.lost[k] = l
+	}
+	for _, reference := range s.refs[k] {
+		if reference.raised > old.rv {
+			return flagAssigned
+		}
+	}
+	return 0
 }
 
 // mark keeps the shard's side maps in step with a record.
@@ -336,7 +365,7 @@ func (s *shard) unrefer(k key, refs []ref, at int, podUID func() string, now tim
 	// A reference that came after this version of the handle was written ends
 	// the assignment that wrote it. Only a sandbox has a single writer: a handle
 	// that is reused may be between two assignments.
-	if k.network != otherNetwork && gone.raised > r.rv {
+	if k.network != otherNetwork && (gone.raised > r.rv || r.is(flagAssigned)) {
 		l.rv = r.rv
 	}
 	if !r.is(flagStampComplete) {
