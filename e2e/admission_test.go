@@ -347,8 +347,8 @@ func (i *installation) leaderKilled(first *replica) func(t *testing.T) {
 			return holder != nil && *holder != before && *holder != ""
 		})
 		eventually(t, 3*time.Minute, "the other to sweep", func() bool { return i.gone(t, orphan) })
-		if swept := second.metric(t, "ipam_guard_swept_total"); swept != 1 {
-			t.Errorf("the other swept %v handles, want 1", swept)
+		if swept := second.metric(t, "ipam_guard_swept_total"); swept < 1 {
+			t.Errorf("the other swept %v handles", swept)
 		}
 		if own := second.metric(t, "ipam_guard_admission_requests_total", `op="delete"`); own != 0 {
 			t.Errorf("%v of the guard's own deletes reached its webhook", own)
