@@ -23,6 +23,8 @@ var (
 )
 
 // Detection is the API group in use.
+//
+// +kubebuilder:object:generate=false
 type Detection struct {
 	API API
 	// Certain is false when both groups hold blocks, and which is in use
@@ -32,6 +34,8 @@ type Detection struct {
 }
 
 // Cluster is what detection asks of a cluster.
+//
+// +kubebuilder:object:generate=false
 type Cluster interface {
 	// Serves tells whether the group serves IPAMHandles.
 	Serves(ctx context.Context, gv schema.GroupVersion) (bool, error)
@@ -94,6 +98,8 @@ func DetectIn(ctx context.Context, c Cluster) (Detection, error) {
 }
 
 // cluster is a Cluster over HTTP.
+//
+// +kubebuilder:object:generate=false
 type cluster struct {
 	discovery discovery.DiscoveryInterface
 	metadata  metadata.Interface
