@@ -98,6 +98,7 @@ integration: controlplane ## Run the tests that use a control plane.
 # A module of its own, for cert-manager's controllers bring much along.
 .PHONY: e2e
 e2e: controlplane $(KUSTOMIZE) ## Install on a control plane, with cert-manager, and test that.
+	go run ./internal/controlplane/build kubectl
 	cd e2e && go vet ./... && go test -count=1 -timeout 20m $(TESTFLAGS) ./...
 
 .PHONY: bench-sweep

@@ -470,30 +470,12 @@ func (i *installation) shippedRules(t *testing.T) []string {
 	return rules
 }
 
-// uninstall does what the README says: the webhooks first, then the marks on
-// handles, then all the rest.
+// uninstall runs the README's commands.
 func (i *installation) uninstall(t *testing.T) {
 	live := newID()
 	i.assign(t, live, v4)
-	var hooks, rest []string
-	for _, o := range i.manifest {
-		if strings.HasSuffix(o.GetKind(), "WebhookConfiguration") {
-			hooks = append(hooks, o.GetName())
-			must(t, i.resource(t, o).Delete(t.Context(), o.GetName(), metav1.DeleteOptions{}))
-			continue
-		}
-		rest = append(rest, o.GetName())
-	}
-	if len(hooks) != 2 || len(rest) == 0 {
-		t.Fatalf("the installation has %d webhook configurations", len(hooks))
-	}
+	i.readme(t, "uninstall")
 	page, _, err := i.handles.ListHandles(t.Context(), 1000, "")
-	must(t, err)
-	for _, h := range page {
-		must(t, i.patch(t, h.Name, `{"metadata":{"finalizers":null,"annotations":{"ipam-guard.io/creation-owner":null}}}`))
-	}
-	i.delete(t, i.manifest)
-	page, _, err = i.handles.ListHandles(t.Context(), 1000, "")
 	must(t, err)
 	for _, h := range page {
 		if len(h.Finalizers) > 0 || h.DeletionTimestamp != nil || h.Annotations[ownership.StampAnnotation] != "" {

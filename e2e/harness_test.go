@@ -134,7 +134,7 @@ func install(t *testing.T) *installation {
 	}
 	i.runCertManager(t)
 	i.manifest = build(t, "default")
-	i.apply(t, i.manifest)
+	i.readme(t, "install")
 	i.certs = filepath.Join(i.dir, "certs")
 	i.followSecret(t)
 	i.service = serve(t, i.clusterIP(t))
@@ -172,43 +172,6 @@ func build(t testing.TB, part string) []*unstructured.Unstructured {
 		}
 		if len(object.Object) > 0 {
 			objects = append(objects, object)
-		}
-	}
-}
-
-func (i *installation) resource(t testing.TB, o *unstructured.Unstructured) dynamic.ResourceInterface {
-	t.Helper()
-	var mapping *meta.RESTMapping
-	eventually(t, 20*time.Second, "the kind "+o.GetKind(), func() (ok bool) {
-		var err error
-		mapping, err = i.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
-		if err != nil {
-			meta.MaybeResetRESTMapper(i.mapper)
-		}
-		return err == nil
-	})
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		return i.dynamic.Resource(mapping.Resource).Namespace(o.GetNamespace())
-	}
-	return i.dynamic.Resource(mapping.Resource)
-}
-
-func (i *installation) apply(t testing.TB, objects []*unstructured.Unstructured) {
-	t.Helper()
-	for _, o := range objects {
-		_, err := i.resource(t, o).Apply(t.Context(), o.GetName(), o, metav1.ApplyOptions{FieldManager: fieldOwner, Force: true})
-		if err != nil {
-			t.Fatalf("apply %s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
-}
-
-func (i *installation) delete(t testing.TB, objects []*unstructured.Unstructured) {
-	t.Helper()
-	for n := len(objects) - 1; n >= 0; n-- {
-		o := objects[n]
-		if err := i.resource(t, o).Delete(t.Context(), o.GetName(), metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Fatalf("delete %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/testr"
 	"github.com/prometheus/client_golang/prometheus"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/ipam-guard/ipam-guard/certs"
 	"github.com/ipam-guard/ipam-guard/internal/calico"
@@ -282,14 +284,19 @@ func newCluster(t *testing.T, cfg *rest.Config, api calico.API) *cluster {
 			t.Fatal(err)
 		}
 	}
-	address, ca := serve(t, effects)
+	address, ca := serve(t, testr.New(t), func(server ctrlwebhook.Server, r prometheus.Registerer) error {
+		return webhook.Register(server, webhook.Options{
+			Inventory: nodes{v4: "node-a"}, Blocks: effects, Registerer: r, Log: testr.New(t),
+		})
+	})
 	configure(t, cfg, api, address, ca)
 	c.waitForAdmission(t)
 	return c
 }
 
-// serve serves admission on loopback, and returns where and by whose word.
-func serve(t *testing.T, effects effect.API) (address string, ca []byte) {
+// serve serves what register registers on loopback, and returns where and by
+// whose word.
+func serve(t testing.TB, log logr.Logger, register func(ctrlwebhook.Server, prometheus.Registerer) error) (address string, ca []byte) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -314,15 +321,12 @@ func serve(t *testing.T, effects effect.API) (address string, ca []byte) {
 	}
 	registry := prometheus.NewRegistry()
 	server, err := certs.NewServer(certs.Options{
-		Host: "127.0.0.1", Port: port, Dir: dir, Registerer: registry, Log: testr.New(t),
+		Host: "127.0.0.1", Port: port, Dir: dir, Registerer: registry, Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = webhook.Register(server, webhook.Options{
-		Inventory: nodes{v4: "node-a"}, Blocks: effects, Registerer: registry, Log: testr.New(t),
-	})
-	if err != nil {
+	if err := register(server, registry); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -339,7 +343,7 @@ func serve(t *testing.T, effects effect.API) (address string, ca []byte) {
 
 // configure asks address about the group's handles, as the installation does,
 // but that a webhook that fails makes the test fail.
-func configure(t *testing.T, cfg *rest.Config, api calico.API, address string, ca []byte) {
+func configure(t testing.TB, cfg *rest.Config, api calico.API, address string, ca []byte) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

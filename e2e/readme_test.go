@@ -1,0 +1,30 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// readme runs the README's commands that stand behind a comment of this name,
+// as they stand there.
+func (i *installation) readme(t testing.TB, name string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	must(t, err)
+	_, after, ok := strings.Cut(string(text), "<!-- "+name+" -->\n```bash\n")
+	if !ok {
+		t.Fatalf("the README has no commands named %s", name)
+	}
+	script, _, _ := strings.Cut(after, "```")
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = root(t)
+	cmd.Env = append(os.Environ(),
+		"KUBECONFIG="+i.cp.Kubeconfig(),
+		"PATH="+filepath.Join(root(t), "bin", "controlplane")+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("the README's %s: %v\n%s", name, err, out)
+	}
+}
