@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -129,6 +130,21 @@ func TestBothGroupsPauseTheSweepUntilOneIsCertain(t *testing.T) {
 	}
 	if log := process.LogTail(); !strings.Contains(log, "both groups are defined") {
 		t.Errorf("the log does not say that both groups are defined:\n%s", log)
+	}
+
+	// Calico's migration ends: the older group's blocks go.
+	client, err := older.NewRESTClient(cp.Config())
+	must(t, err)
+	must(t, client.Delete().Resource("ipamblocks").Do(t.Context()).Error())
+	cleared := func() bool {
+		log, err := os.ReadFile(process.LogFile())
+		must(t, err)
+		return strings.Contains(string(log), "GroupUncertain") && strings.Contains(string(log), "sweeping may go on")
+	}
+	for end := time.Now().Add(time.Minute); !cleared(); time.Sleep(time.Second) {
+		if time.Now().After(end) {
+			t.Fatalf("the pause did not clear by itself:\n%s", process.LogTail())
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -94,11 +95,7 @@ func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, 
 	if err := access.Require(ctx, restConfig, wanted...); err != nil {
 		return calico.API{}, "", err
 	}
-	uncertain := ""
-	if !detection.Certain {
-		uncertain = detection.Detail
-	}
-	return detection.API, uncertain, nil
+	return detection.API, uncertainty(detection), nil
 }
 
 func newManager(restConfig *rest.Config, cfg config.Config, log logr.Logger) (ctrl.Manager, error) {
@@ -158,6 +155,8 @@ type parts struct {
 	monitor   *pause.Monitor
 	teller    *teller
 	audit     *audit.File
+	// uncertain says why the Calico API group is not certain; "" when it is.
+	uncertain atomic.Pointer[string]
 }
 
 func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, api calico.API, groupDetail string, log logr.Logger) (*parts, error) {
@@ -183,9 +182,8 @@ func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, api 
 	if p.teller, err = newTeller(mgr, restConfig, cfg, api, p.clock, collectors, log); err != nil {
 		return nil, err
 	}
-	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration, func() pause.Facts {
-		return p.pauseFacts(groupDetail)
-	}, p.teller.paused)
+	p.uncertain.Store(&groupDetail)
+	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration, p.pauseFacts, p.teller.paused)
 	record := audit.ToLogger(log.WithName("audit"))
 	if cfg.AuditFile != "" {
 		if p.audit, err = audit.OpenFile(cfg.AuditFile); err != nil {
@@ -245,6 +243,7 @@ func (p *parts) addControllers() error {
 		p.mgr.Add(leading{p.synced(complete.Start)}),
 		p.mgr.Add(leading{p.teller.run}),
 		p.mgr.Add(leading{p.watchPauses}),
+		p.mgr.Add(leading{p.watchGroup}),
 	)
 }
 
@@ -288,11 +287,49 @@ func (p *parts) watchPauses(ctx context.Context) error {
 	}
 }
 
-func (p *parts) pauseFacts(groupDetail string) pause.Facts {
+// groupInterval is how often the Calico API group is looked for again.
+const groupInterval = 20 * time.Second
+
+// watchGroup notices when Calico moves from one API group to the other. The
+// caches follow one group, so that a move ends the process, to start anew.
+func (p *parts) watchGroup(ctx context.Context) error {
+	ticker := p.clock.NewTicker(groupInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+		detection, err := calico.Detect(ctx, p.restConfig)
+		switch {
+		case errors.Is(err, calico.ErrNoCalico), errors.Is(err, calico.ErrAggregatedOnly):
+			return err
+		case err != nil:
+			// The watches tell of an API server that is away.
+			p.log.V(1).Info("Calico's API group is not known", "error", err.Error())
+		case detection.API != p.api:
+			return fmt.Errorf("Calico has moved from %s to %s", p.api, detection.API) //nolint:staticcheck // a name
+		default:
+			detail := uncertainty(detection)
+			p.uncertain.Store(&detail)
+		}
+	}
+}
+
+// uncertainty says why the group is not certain; "" when it is.
+func uncertainty(d calico.Detection) string {
+	if d.Certain {
+		return ""
+	}
+	return d.Detail
+}
+
+func (p *parts) pauseFacts() pause.Facts {
 	summary := p.inventory.Summary()
 	f := pause.Facts{
 		Nodes: summary.Nodes, Blocks: summary.Blocks, CalicoPods: summary.CalicoPods,
-		InUse: summary.ReferencedHandles, GroupDetail: groupDetail,
+		InUse: summary.ReferencedHandles, GroupDetail: *p.uncertain.Load(),
 	}
 	f.Locked, f.LockDetail = p.lock.State()
 	for _, c := range p.feed.Conditions() {
