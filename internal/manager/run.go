@@ -242,8 +242,8 @@ func (p *parts) addControllers() error {
 		p.mgr.Add(leading{p.synced(release.Start)}),
 		p.mgr.Add(leading{p.synced(complete.Start)}),
 		p.mgr.Add(leading{p.teller.run}),
-		p.mgr.Add(leading{p.watchPauses}),
-		p.mgr.Add(leading{p.watchGroup}),
+		p.mgr.Add(p.every(pauseInterval, p.tellPauses)),
+		p.mgr.Add(p.every(groupInterval, p.findGroup)),
 	)
 }
 
@@ -273,48 +273,50 @@ func (p *parts) synced(run func(context.Context) error) func(context.Context) er
 // for them.
 const pauseInterval = 2 * time.Second
 
-// watchPauses keeps metric, event and status true while nothing is swept.
-func (p *parts) watchPauses(ctx context.Context) error {
-	ticker := p.clock.NewTicker(pauseInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-			p.monitor.Active()
+// every does work each interval until ctx ends or the work fails.
+func (p *parts) every(interval time.Duration, work func(context.Context) error) leading {
+	return leading{func(ctx context.Context) error {
+		ticker := p.clock.NewTicker(interval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-ticker.C():
+			}
+			if err := work(ctx); err != nil {
+				return err
+			}
 		}
-	}
+	}}
+}
+
+// tellPauses keeps metric, event and status true while nothing is swept.
+func (p *parts) tellPauses(context.Context) error {
+	p.monitor.Active()
+	return nil
 }
 
 // groupInterval is how often the Calico API group is looked for again.
 const groupInterval = 20 * time.Second
 
-// watchGroup notices when Calico moves from one API group to the other. The
+// findGroup notices when Calico moves from one API group to the other. The
 // caches follow one group, so that a move ends the process, to start anew.
-func (p *parts) watchGroup(ctx context.Context) error {
-	ticker := p.clock.NewTicker(groupInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-		detection, err := calico.Detect(ctx, p.restConfig)
-		switch {
-		case errors.Is(err, calico.ErrNoCalico), errors.Is(err, calico.ErrAggregatedOnly):
-			return err
-		case err != nil:
-			// The watches tell of an API server that is away.
-			p.log.V(1).Info("Calico's API group is not known", "error", err.Error())
-		case detection.API != p.api:
-			return fmt.Errorf("Calico has moved from %s to %s", p.api, detection.API) //nolint:staticcheck // a name
-		default:
-			detail := uncertainty(detection)
-			p.uncertain.Store(&detail)
-		}
+func (p *parts) findGroup(ctx context.Context) error {
+	detection, err := calico.Detect(ctx, p.restConfig)
+	switch {
+	case errors.Is(err, calico.ErrNoCalico), errors.Is(err, calico.ErrAggregatedOnly):
+		return err
+	case err != nil:
+		// The watches tell of an API server that is away.
+		p.log.V(1).Info("Calico's API group is not known", "error", err.Error())
+		return nil
+	case detection.API != p.api:
+		return fmt.Errorf("Calico has moved from %s to %s", p.api, detection.API) //nolint:staticcheck // a name
 	}
+	detail := uncertainty(detection)
+	p.uncertain.Store(&detail)
+	return nil
 }
 
 // uncertainty says why the group is not certain; "" when it is.
