@@ -36,8 +36,8 @@ demo: ## Sweep a leaking cluster on a real control plane.
 	go run ./cmd/demo $(ARGS)
 
 .PHONY: build
-build: ## Build the manager into bin.
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manager
+build: ## Build the manager and the kubectl plugin into bin.
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/manager ./cmd/kubectl-ipam_guard
 
 .PHONY: build-installer
 build-installer: $(KUSTOMIZE) ## Write dist/install.yaml, all of config/default in one file.

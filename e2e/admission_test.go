@@ -27,6 +27,8 @@ import (
 func TestInstalled(t *testing.T) {
 	i := install(t)
 
+	i.readme(t, "plugin")
+
 	// The same release twice: without IPAM Guard's managers, and with them.
 	without := i.writesOfALife(t)
 

@@ -38,6 +38,23 @@ func Watching(api calico.API) []Permission {
 	}
 }
 
+// Reading is what one look at the cluster takes.
+func Reading(api calico.API) []Permission {
+	list := []string{"list"}
+	return []Permission{
+		{Resource: api.Handles().GroupResource(), Verbs: []string{"get", "list"}},
+		{Resource: api.Blocks().GroupResource(), Verbs: list},
+		{Resource: schema.GroupResource{Resource: "pods"}, Verbs: list},
+		{Resource: schema.GroupResource{Resource: "nodes"}, Verbs: list},
+		{Resource: schema.GroupResource{Resource: "services"}, Verbs: list},
+	}
+}
+
+// Restoring is what bringing swept handles back takes.
+func Restoring(api calico.API) []Permission {
+	return []Permission{{Resource: api.Handles().GroupResource(), Verbs: []string{"get", "create"}}}
+}
+
 // Sweeping is what changing handles takes, beyond Watching.
 func Sweeping(api calico.API) []Permission {
 	return []Permission{{Resource: api.Handles().GroupResource(), Verbs: []string{"delete", "patch"}}}

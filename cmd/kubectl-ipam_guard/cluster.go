@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+
+	"github.com/ipam-guard/ipam-guard/internal/access"
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/version"
+)
+
+// cluster finds the cluster and its Calico, and checks that we may do what is
+// wanted there.
+func cluster(ctx context.Context, connection *genericclioptions.ConfigFlags, wanted func(calico.API) []access.Permission) (*rest.Config, calico.API, error) {
+	cfg, err := connection.ToRESTConfig()
+	if err != nil {
+		return nil, calico.API{}, fmt.Errorf("no cluster to work on: %w", err)
+	}
+	cfg.UserAgent = "kubectl-ipam_guard/" + version.String()
+	cfg.QPS = -1
+	detection, err := calico.Detect(ctx, cfg)
+	if err != nil {
+		return nil, calico.API{}, err
+	}
+	if !detection.Certain {
+		return nil, calico.API{}, fmt.Errorf("which Calico API group is in use is not certain: %s", detection.Detail)
+	}
+	if err := access.Require(ctx, cfg, wanted(detection.API)...); err != nil {
+		return nil, calico.API{}, err
+	}
+	return cfg, detection.API, nil
+}

@@ -1,0 +1,41 @@
+// Command kubectl-ipam_guard is the kubectl plugin: it checks for leaked
+// IPAMHandles, explains the verdict on one, and restores what was swept.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/ipam-guard/ipam-guard/internal/version"
+)
+
+func main() {
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
+	if err := newCommand(streams).ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "error: "+err.Error())
+		os.Exit(exitCode(err))
+	}
+}
+
+func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	connection := genericclioptions.NewConfigFlags(true)
+	cmd := &cobra.Command{
+		Use:           "kubectl-ipam_guard",
+		Short:         "Check, explain and restore Calico IPAMHandles",
+		Version:       version.String(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ipam-guard"},
+	}
+	connection.AddFlags(cmd.PersistentFlags())
+	cmd.SetIn(streams.In)
+	cmd.SetOut(streams.Out)
+	cmd.SetErr(streams.ErrOut)
+	cmd.AddCommand(newCheck(connection, streams), newExplain(connection, streams), newRestore(connection, streams))
+	return cmd
+}
