@@ -361,7 +361,9 @@ func (c *Client) delete(ctx context.Context, h *calico.IPAMHandle) error {
 	if err := c.step(ctx, SoftDelete); err != nil {
 		return err
 	}
-	if err := c.put(ctx, h); err != nil {
+	if err := c.put(ctx, h); apierrors.IsNotFound(err) {
+		return nil // Somebody else was there first, and that is as well.
+	} else if err != nil {
 		return err
 	}
 	if err := c.step(ctx, DeleteHandle); err != nil {
