@@ -36,6 +36,7 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	cmd.SetIn(streams.In)
 	cmd.SetOut(streams.Out)
 	cmd.SetErr(streams.ErrOut)
-	cmd.AddCommand(newCheck(connection, streams), newExplain(connection, streams), newRestore(connection, streams))
+	cmd.AddCommand(newCheck(connection, streams), newExplain(connection, streams), newRestore(connection, streams),
+		newSweep(connection, streams), newUninstall(connection, streams), newStatus(connection, streams))
 	return cmd
 }

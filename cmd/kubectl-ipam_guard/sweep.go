@@ -214,17 +214,10 @@ func follow(ctx context.Context, cfg *rest.Config, api calico.API, c clock.Clock
 	}
 	waiting, done := context.WithTimeout(ctx, syncTimeout)
 	defer done()
-	if err := f.WaitForSync(waiting); err != nil {
-		stop()
-		return nil, err
-	}
-	// The lock is one small object: it is there at once or not at all.
-	for locked, _ := lock.State(); locked && !lock.Known(); locked, _ = lock.State() {
-		select {
-		case <-waiting.Done():
+	for _, wait := range []func(context.Context) error{f.WaitForSync, lock.WaitForSync} {
+		if err := wait(waiting); err != nil {
 			stop()
-			return nil, fmt.Errorf("read whether the datastore is locked: %w", waiting.Err())
-		case <-c.After(lockPoll):
+			return nil, err
 		}
 	}
 	return &caches{
@@ -232,8 +225,6 @@ func follow(ctx context.Context, cfg *rest.Config, api calico.API, c clock.Clock
 		monitor: pause.NewMonitor(c, grace, func() pause.Facts { return facts(inv, f, lock) }, func(pause.Pause, bool) {}),
 	}, nil
 }
-
-const lockPoll = 10 * time.Millisecond
 
 func facts(inv *inventory.Inventory, f *feed.Feed, lock *datastore.Lock) pause.Facts {
 	s := inv.Summary()

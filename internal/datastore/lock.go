@@ -22,6 +22,8 @@ const clusterInformation = "default"
 // object does not exist, the datastore counts as locked.
 type Lock struct {
 	informer cache.SharedInformer
+	// told is true once the first list has reached observe.
+	told cache.InformerSynced
 
 	mu     sync.RWMutex
 	locked bool
@@ -40,11 +42,12 @@ func NewLock(cfg *rest.Config, api calico.API, log logr.Logger) (*Lock, error) {
 	resource := api.ClusterInformations().Resource
 	source := cache.NewListWatchFromClient(client, resource, "", fields.OneTermEqualSelector("metadata.name", clusterInformation))
 	l.informer = cache.NewSharedInformer(source, &calico.ClusterInformation{}, 0)
-	if _, err := l.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	handler, err := l.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    l.observe,
 		UpdateFunc: func(_, obj any) { l.observe(obj) },
 		DeleteFunc: func(any) { l.set(true, "ClusterInformation default was deleted") },
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, fmt.Errorf("follow %s: %w", resource, err)
 	}
 	if err := l.informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
@@ -55,6 +58,7 @@ func NewLock(cfg *rest.Config, api calico.API, log logr.Logger) (*Lock, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("follow %s: %w", resource, err)
 	}
+	l.told = handler.HasSynced
 	return l, nil
 }
 
@@ -69,6 +73,14 @@ func (l *Lock) Start(ctx context.Context) error {
 		}
 	}()
 	l.informer.RunWithContext(ctx)
+	return nil
+}
+
+// WaitForSync returns once the lock was read, or ctx ended.
+func (l *Lock) WaitForSync(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), l.told) {
+		return fmt.Errorf("read whether the datastore is locked: %w", ctx.Err())
+	}
 	return nil
 }
 
