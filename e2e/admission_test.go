@@ -16,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -28,9 +29,6 @@ func TestInstalled(t *testing.T) {
 	i := install(t)
 
 	i.readme(t, "plugin")
-
-	// The same release twice: without IPAM Guard's managers, and with them.
-	without := i.writesOfALife(t)
 
 	first := i.start(t, "first")
 	i.service.set(first.webhook)
@@ -45,8 +43,8 @@ func TestInstalled(t *testing.T) {
 	t.Run("the leaked handles of before are swept", func(t *testing.T) { i.sweptOnly(t) })
 	t.Run("stamp and finalizer outlive Calico's updates", i.stampOutlivesUpdates)
 	t.Run("a normal release is gone at once and costs no more writes", func(t *testing.T) {
-		if with := i.writesOfALife(t); with != without {
-			t.Errorf("a handle's life takes %d writes with IPAM Guard and %d without", with, without)
+		if with := i.writesOfALife(t); with != i.without {
+			t.Errorf("a handle's life takes %d writes with IPAM Guard and %d without", with, i.without)
 		}
 	})
 	t.Run("a raw delete of a handle in use is refused, with what to do", i.rawDeleteRefused)
@@ -204,6 +202,9 @@ func (i *installation) unstamped(r *replica, breakIt func()) func(t *testing.T) 
 		if h := i.handle(t, id); h.Annotations[ownership.StampAnnotation] != "" || len(h.Finalizers) != 0 {
 			t.Errorf("the handle has %v and %v", h.Annotations, h.Finalizers)
 		}
+		leaked := newID()
+		must(t, i.cni.Increment(t.Context(), leaked, v4, 1))
+		i.leaked = append(i.leaked, leaked)
 		i.service.set(r.webhook)
 		// The API server may hold on to a connection that hung.
 		eventually(t, 40*time.Second, "the webhook to be back", func() bool {
@@ -348,15 +349,44 @@ func (i *installation) leaderKilled(first *replica) func(t *testing.T) {
 			holder := i.lease(t).Spec.HolderIdentity
 			return holder != nil && *holder != before && *holder != ""
 		})
+		// From here on nobody but the guard writes: the orphan carries stamp and
+		// finalizer, so that it is deleted and then patched.
+		asked := second.metric(t, "ipam_guard_admission_requests_total")
 		eventually(t, 3*time.Minute, "the other to sweep", func() bool { return i.gone(t, orphan) })
-		if swept := second.metric(t, "ipam_guard_swept_total"); swept < 1 {
-			t.Errorf("the other swept %v handles", swept)
+		for _, leaked := range i.leaked {
+			eventually(t, 30*time.Second, "an unstamped handle to be swept", func() bool { return i.gone(t, leaked) })
 		}
-		if own := second.metric(t, "ipam_guard_admission_requests_total", `op="delete"`); own != 0 {
-			t.Errorf("%v of the guard's own deletes reached its webhook", own)
+		if now := second.metric(t, "ipam_guard_admission_requests_total"); asked == 0 || now != asked {
+			t.Errorf("the webhook was asked %v times before the sweep and %v after: the guard's own requests reach it", asked, now)
 		}
+		i.sweptOnce(t, append(i.leaked, orphan)...)
 		i.sweptSparesLive(t, id)
 		must(t, i.cni.Release(t.Context(), id))
+	}
+}
+
+// sweptOnce counts the deletes of each handle by the guard's account.
+func (i *installation) sweptOnce(t *testing.T, ids ...string) {
+	t.Helper()
+	deletes := map[string]int{}
+	eventually(t, 10*time.Second, "the audit log", func() bool {
+		clear(deletes)
+		for _, e := range i.requests(t) {
+			if e.Verb == "delete" && e.ObjectRef.Resource == "ipamhandles" && e.User.Username == guardUser && e.ResponseStatus.Code == 200 {
+				deletes[e.ObjectRef.Name]++
+			}
+		}
+		for _, id := range ids {
+			if deletes[calico.HandleName(id)] == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for name, n := range deletes {
+		if n != 1 {
+			t.Errorf("handle %s was deleted %d times", name, n)
+		}
 	}
 }
 
@@ -368,6 +398,9 @@ func (i *installation) sweptSparesLive(t *testing.T, ids ...string) {
 		}
 	}
 }
+
+// guardUser is the shipped ServiceAccount as the API server names it.
+const guardUser = "system:serviceaccount:" + namespace + ":" + account
 
 // auditEvent is what is read of a line of the API server's audit log.
 type auditEvent struct {
@@ -411,10 +444,9 @@ func (i *installation) requests(t *testing.T) []auditEvent {
 // refused, and no rule but those for an API group or an occasion that this
 // cluster lacks went unused.
 func (i *installation) rbac(t *testing.T) {
-	user := "system:serviceaccount:" + namespace + ":" + account
 	used := map[string]bool{}
 	for _, e := range i.requests(t) {
-		if e.User.Username != user {
+		if e.User.Username != guardUser {
 			continue
 		}
 		if e.ResponseStatus.Code == 403 {
@@ -494,11 +526,33 @@ func (i *installation) uninstall(t *testing.T) {
 	}
 }
 
-func TestOverlaysBuild(t *testing.T) {
-	for _, overlay := range []string{"overlays/dry-run", "overlays/host-network", "overlays/without-guard", "prometheus"} {
-		t.Run(overlay, func(t *testing.T) {
-			if objects := build(t, overlay); len(objects) == 0 {
-				t.Error("it is empty")
+func TestOverlays(t *testing.T) {
+	text := func(objects []*unstructured.Unstructured, kind string) string {
+		for _, o := range objects {
+			if o.GetKind() == kind {
+				data, err := json.Marshal(o)
+				must(t, err)
+				return string(data)
+			}
+		}
+		t.Fatalf("there is no %s", kind)
+		return ""
+	}
+	for _, tc := range []struct{ overlay, kind, want string }{
+		{"overlays/dry-run", "Deployment", `"--dry-run"`},
+		{"overlays/dry-run", "Deployment", `"--guard=warn"`},
+		{"overlays/host-network", "Deployment", `"hostNetwork":true`},
+		{"overlays/host-network", "Deployment", `"--webhook-port=10943"`},
+		{"overlays/host-network", "Namespace", `"pod-security.kubernetes.io/enforce":"privileged"`},
+		{"overlays/without-guard", "Deployment", `"--guard=off"`},
+		{"overlays/without-guard", "ValidatingWebhookConfiguration", `"operations":["UPDATE"]`},
+		{"default", "Namespace", `"pod-security.kubernetes.io/enforce":"restricted"`},
+		{"default", "ValidatingWebhookConfiguration", `"operations":["UPDATE","DELETE"]`},
+		{"prometheus", "ServiceMonitor", `"scheme":"https"`},
+	} {
+		t.Run(tc.overlay+" "+tc.kind, func(t *testing.T) {
+			if got := text(build(t, tc.overlay), tc.kind); !strings.Contains(got, tc.want) {
+				t.Errorf("it lacks %s: %s", tc.want, got)
 			}
 		})
 	}

@@ -90,6 +90,10 @@ type installation struct {
 	certs    string
 	service  *service
 	manifest []*unstructured.Unstructured
+	// without is how many writes a handle's life takes without IPAM Guard.
+	without int
+	// leaked are unstamped handles that were left to be swept.
+	leaked []string
 }
 
 const auditPolicy = `apiVersion: audit.k8s.io/v1
@@ -132,6 +136,7 @@ func install(t *testing.T) *installation {
 	for _, cidr := range []netip.Prefix{v4, v6} {
 		must(t, i.cni.EnsureBlock(t.Context(), cidr, "node-a"))
 	}
+	i.without = i.writesOfALife(t)
 	i.runCertManager(t)
 	i.manifest = build(t, "default")
 	i.readme(t, "install")
