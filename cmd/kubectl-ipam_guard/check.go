@@ -56,7 +56,7 @@ func newCheck(connection *genericclioptions.ConfigFlags, streams genericiooption
 			if err != nil {
 				return err
 			}
-			report, err := check.Run(cmd.Context(), cfg, api, clock.RealClock{}, grace)
+			report, err := check.Run(cmd.Context(), cfg, api, clock.RealClock{}, grace, nil)
 			if err != nil {
 				return err
 			}
@@ -66,7 +66,7 @@ func newCheck(connection *genericclioptions.ConfigFlags, streams genericiooption
 			return found(report, fail)
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, wide, json, yaml, html, name (of each orphan), or jsonpath=TEMPLATE")
 	cmd.Flags().StringSliceVar(&fail, "fail-on", nil, "exit with code 2 when any of these is found: "+strings.Join(failOn, ", "))
 	cmd.Flags().DurationVar(&grace, "grace", grace, "how long a handle must be unchanged to count as an orphan")
 	return cmd
@@ -75,7 +75,11 @@ func newCheck(connection *genericclioptions.ConfigFlags, streams genericiooption
 func writer(output string) (func(io.Writer, *check.Report) error, error) {
 	switch output {
 	case "table":
-		return func(w io.Writer, r *check.Report) error { return r.Print(w) }, nil
+		return func(w io.Writer, r *check.Report) error { return r.Print(w, false) }, nil
+	case "wide":
+		return func(w io.Writer, r *check.Report) error { return r.Print(w, true) }, nil
+	case "html":
+		return func(w io.Writer, r *check.Report) error { return r.HTML(w) }, nil
 	case "json":
 		return func(w io.Writer, r *check.Report) error {
 			enc := json.NewEncoder(w)
@@ -92,7 +96,7 @@ func writer(output string) (func(io.Writer, *check.Report) error, error) {
 			return err
 		}, nil
 	default:
-		return nil, fmt.Errorf("-o %s: name one of table, json, yaml", output)
+		return nil, fmt.Errorf("-o %s: name one of table, wide, json, yaml, html, name, jsonpath=TEMPLATE", output)
 	}
 }
 

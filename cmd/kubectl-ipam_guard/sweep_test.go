@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,9 +25,9 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
 
-// limited is the flag that makes a command act as a service account that may
+// limited are the flags that make a command act as a service account that may
 // do what rules say.
-func limited(t *testing.T, cp *controlplane.ControlPlane, name string, rules ...rbacv1.PolicyRule) string {
+func limited(t *testing.T, cp *controlplane.ControlPlane, name string, rules ...rbacv1.PolicyRule) []string {
 	t.Helper()
 	ctx := t.Context()
 	core, err := kubernetes.NewForConfig(cp.Config())
@@ -53,7 +54,11 @@ func limited(t *testing.T, cp *controlplane.ControlPlane, name string, rules ...
 	if _, err := core.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return "--token=" + cfg.BearerToken
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, cfg.CAData, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"--kubeconfig=" + os.DevNull, "--server=" + cfg.Host, "--certificate-authority=" + ca, "--token=" + cfg.BearerToken}
 }
 
 func TestTheLifeOfASweepOnARealAPIServer(t *testing.T) {
@@ -100,21 +105,21 @@ func TestTheLifeOfASweepOnARealAPIServer(t *testing.T) {
 	})
 	t.Run("who may only read is told the rule that is missing", func(t *testing.T) {
 		read := []string{"get", "list", "watch"}
-		token := limited(t, cp, "reader",
+		reader := limited(t, cp, "reader",
 			rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "nodes", "services"}, Verbs: read},
 			rbacv1.PolicyRule{APIGroups: []string{api.Group}, Resources: []string{"ipamhandles", "ipamblocks", "ippools", "clusterinformations"}, Verbs: read},
 		)
-		if out, err := run(t, connect, token, "check"); err != nil {
+		if out, err := run(t, append(reader, "check")...); err != nil {
 			t.Errorf("check: %v, %s", err, out)
 		}
-		if out, err := run(t, connect, token, "sweep"); err != nil {
+		if out, err := run(t, append(reader, "sweep")...); err != nil {
 			t.Errorf("dry run: %v, %s", err, out)
 		}
-		_, err := run(t, connect, token, "sweep", "--yes", "--audit-file="+filepath.Join(t.TempDir(), "a"))
+		_, err := run(t, append(reader, "sweep", "--yes", "--audit-file="+filepath.Join(t.TempDir(), "a"))...)
 		if err == nil || !strings.Contains(err.Error(), `resources: ["ipamhandles"], verbs: [delete, patch]`) {
 			t.Errorf("got %v", err)
 		}
-		out, err := run(t, connect, token, "status")
+		out, err := run(t, append(reader, "status")...)
 		if err != nil || !strings.Contains(out, `resources: ["deployments"], verbs: [get]`) {
 			t.Errorf("status: %v, %s", err, out)
 		}

@@ -44,6 +44,7 @@ func Reading(api calico.API) []Permission {
 	return []Permission{
 		{Resource: api.Handles().GroupResource(), Verbs: []string{"get", "list"}},
 		{Resource: api.Blocks().GroupResource(), Verbs: list},
+		{Resource: api.Pools().GroupResource(), Verbs: list},
 		{Resource: schema.GroupResource{Resource: "pods"}, Verbs: list},
 		{Resource: schema.GroupResource{Resource: "nodes"}, Verbs: list},
 		{Resource: schema.GroupResource{Resource: "services"}, Verbs: list},

@@ -24,7 +24,7 @@ func TestCheckCountsTheReferenceCluster(t *testing.T) {
 	if err := controlplane.InstallCRDs(t.Context(), cp.Config(), api); err != nil {
 		t.Fatal(err)
 	}
-	r, err := check.Run(t.Context(), cp.Config(), api, clock.RealClock{}, verdict.DefaultGrace)
+	r, err := check.Run(t.Context(), cp.Config(), api, clock.RealClock{}, verdict.DefaultGrace, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +40,14 @@ func TestCheckCountsTheReferenceCluster(t *testing.T) {
 		"orphans":                      {r.Orphans(), 30_555},
 		"blocks":                       {r.Blocks, 13},
 		"allocations":                  {r.Allocations, 537},
+		"node tunnel IPs":              {r.NodeTunnelIPs, 6},
+		"workload IPs":                 {r.WorkloadIPs, 531},
+		"IPs in use":                   {r.IPsInUse, 537},
+		"allocated but not in use":     {len(r.AllocatedNotInUse), 0},
+		"in use but not allocated":     {len(r.InUseNotAllocated), 0},
+		"in use outside of pools":      {r.InUseOutsidePools, 0},
+		"invalid blocks":               {r.BlocksInvalid, 0},
+		"problems":                     {r.Problems, 30_555},
 		"missing handles":              {r.HandlesMissing, 0},
 		"skewed handles":               {r.HandlesSkewed, 0},
 		"handles marked deleted":       {r.HandlesMarkedDeleted, marked},
@@ -49,7 +57,7 @@ func TestCheckCountsTheReferenceCluster(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := r.Print(&out); err != nil {
+	if err := r.Print(&out, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

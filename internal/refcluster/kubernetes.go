@@ -39,7 +39,9 @@ func (s Spec) Namespaces() []*corev1.Namespace {
 // NodeObjects are the nodes.
 func (s Spec) NodeObjects() iter.Seq[*corev1.Node] {
 	return func(yield func(*corev1.Node) bool) {
+		l := newLayout(s)
 		for n := range s.Nodes {
+			tunnel := l.placeOfTunnel(n)
 			node := &corev1.Node{
 				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
 				ObjectMeta: s.meta(nodeName(n), s.chance("node", n), s.nodeCreated()),
@@ -49,6 +51,7 @@ func (s Spec) NodeObjects() iter.Seq[*corev1.Node] {
 				},
 			}
 			node.Generation = 0
+			node.Annotations = map[string]string{"projectcalico.org/IPv4VXLANTunnelAddr": address(tunnel.block, tunnel.ordinal).String()}
 			node.Labels = map[string]string{corev1.LabelHostname: nodeName(n), corev1.LabelOSStable: "linux"}
 			if !yield(node) {
 				return
