@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,16 +13,18 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/util/jsonpath"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ipam-guard/ipam-guard/internal/access"
+	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/check"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
 
 // failOn are the findings that --fail-on knows.
-var failOn = []string{"orphaned", "missing", "skewed"}
+var failOn = []string{"orphaned", "missing", "skewed", "stuck", "leaked", "unallocated", "invalid"}
 
 // errFound is a finding that --fail-on names.
 var errFound = errors.New("found")
@@ -52,15 +55,29 @@ func newCheck(connection *genericclioptions.ConfigFlags, streams genericiooption
 			if err != nil {
 				return err
 			}
+			var names []string
+			var each func(verdict.Evidence, verdict.Verdict)
+			if output == "name" {
+				each = func(e verdict.Evidence, v verdict.Verdict) {
+					if v.Outcome == verdict.Orphaned {
+						names = append(names, e.Handle.Name)
+					}
+				}
+			}
 			cfg, api, err := cluster(cmd.Context(), connection, access.Reading)
 			if err != nil {
 				return err
 			}
-			report, err := check.Run(cmd.Context(), cfg, api, clock.RealClock{}, grace, nil)
+			report, err := check.Run(cmd.Context(), cfg, api, clock.RealClock{}, grace, each)
 			if err != nil {
 				return err
 			}
-			if err := write(streams.Out, report); err != nil {
+			if output == "name" {
+				err = printNames(streams.Out, api, names)
+			} else {
+				err = write(streams.Out, report)
+			}
+			if err != nil {
 				return err
 			}
 			return found(report, fail)
@@ -72,8 +89,23 @@ func newCheck(connection *genericclioptions.ConfigFlags, streams genericiooption
 	return cmd
 }
 
+// printNames prints orphans as kubectl names objects.
+func printNames(out io.Writer, api calico.API, names []string) error {
+	slices.Sort(names)
+	w := bufio.NewWriter(out)
+	for _, name := range names {
+		fmt.Fprintf(w, "ipamhandle.%s/%s\n", api.Group, name)
+	}
+	return w.Flush()
+}
+
 func writer(output string) (func(io.Writer, *check.Report) error, error) {
+	if template, ok := strings.CutPrefix(output, "jsonpath="); ok {
+		return jsonPath(template)
+	}
 	switch output {
+	case "name":
+		return nil, nil
 	case "table":
 		return func(w io.Writer, r *check.Report) error { return r.Print(w, false) }, nil
 	case "wide":
@@ -100,11 +132,33 @@ func writer(output string) (func(io.Writer, *check.Report) error, error) {
 	}
 }
 
+// jsonPath prints what a template takes from the report's JSON.
+func jsonPath(template string) (func(io.Writer, *check.Report) error, error) {
+	path := jsonpath.New("output").AllowMissingKeys(true)
+	if err := path.Parse(template); err != nil {
+		return nil, fmt.Errorf("-o jsonpath: %w", err)
+	}
+	return func(w io.Writer, r *check.Report) error {
+		data, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		var object any
+		if err := json.Unmarshal(data, &object); err != nil {
+			return err
+		}
+		return path.Execute(w, object)
+	}, nil
+}
+
 func found(r *check.Report, fail []string) error {
-	counts := map[string]int{"orphaned": r.Orphans(), "missing": r.HandlesMissing, "skewed": r.HandlesSkewed}
+	counts := map[string]int{
+		"orphaned": r.Orphans(), "missing": r.HandlesMissing, "skewed": r.HandlesSkewed, "stuck": r.HandlesMarkedDeleted,
+		"leaked": len(r.AllocatedNotInUse), "unallocated": len(r.InUseNotAllocated), "invalid": r.BlocksInvalid,
+	}
 	for _, word := range fail {
 		if counts[word] > 0 {
-			return fmt.Errorf("%w %d %s handles at %s", errFound, counts[word], word, r.Time.Format(time.RFC3339))
+			return fmt.Errorf("%w %d %s at %s", errFound, counts[word], word, r.Time.Format(time.RFC3339))
 		}
 	}
 	return nil

@@ -3,8 +3,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -16,7 +19,10 @@ import (
 
 func main() {
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
-	if err := newCommand(streams).ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+	// A reader that goes away ends the output, not a sweep half-way.
+	signal.Ignore(syscall.SIGPIPE)
+	err := newCommand(streams).ExecuteContext(ctrl.SetupSignalHandler())
+	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		fmt.Fprintln(os.Stderr, "error: "+err.Error())
 		os.Exit(exitCode(err))
 	}
