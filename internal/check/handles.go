@@ -143,7 +143,6 @@ func (h *handles) report(r *Report, inv *inventory.Inventory, grace time.Duratio
 type tally struct {
 	r        *Report
 	inv      *inventory.Inventory
-	pools    []netip.Prefix
 	places   map[string]place
 	verdicts map[Verdict]int
 	kinds    map[string]int
