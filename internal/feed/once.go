@@ -15,6 +15,7 @@ import (
 // Visitor is shown each object once, in passing; it must not keep what it is
 // shown. Nil functions are passed over.
 type Visitor struct {
+	// Handle brings of managed fields the times alone.
 	Handle func(*calico.IPAMHandle)
 	Block  func(*calico.IPAMBlock)
 	// Node and Service bring metadata alone.
@@ -38,7 +39,7 @@ func Once(ctx context.Context, cfg *rest.Config, api calico.API, inv *inventory.
 		if err != nil {
 			return err
 		}
-		s.handles.list, _ = ofREST(client, api.Handles().Resource, func() runtime.Object { return &calico.IPAMHandleList{} })
+		s.handles.list = listHandles(client, api.Handles().Resource)
 	}
 	for _, look := range []struct {
 		source source
