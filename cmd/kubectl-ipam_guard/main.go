@@ -1,5 +1,5 @@
 // Command kubectl-ipam_guard is the kubectl plugin: it checks for leaked
-// IPAMHandles, explains the verdict on one, and restores what was swept.
+// IPAMHandles, explains the verdict on one, sweeps orphans and restores them.
 package main
 
 import (
@@ -32,7 +32,7 @@ func newCommand(streams genericiooptions.IOStreams) *cobra.Command {
 	connection := genericclioptions.NewConfigFlags(true)
 	cmd := &cobra.Command{
 		Use:           "kubectl-ipam_guard",
-		Short:         "Check, explain and restore Calico IPAMHandles",
+		Short:         "Check, explain, sweep and restore Calico IPAMHandles",
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
