@@ -289,7 +289,7 @@ func newCluster(t *testing.T, cfg *rest.Config, api calico.API) *cluster {
 			Inventory: nodes{v4: "node-a"}, Blocks: effects, Registerer: r, Log: testr.New(t),
 		})
 	})
-	configure(t, cfg, api, address, ca)
+	configure(t, cfg, api, "ipam-guard."+api.Group, address, ca)
 	c.waitForAdmission(t)
 	return c
 }
@@ -341,9 +341,9 @@ func serve(t testing.TB, log logr.Logger, register func(ctrlwebhook.Server, prom
 	return address, ca
 }
 
-// configure asks address about the group's handles, as the installation does,
-// but that a webhook that fails makes the test fail.
-func configure(t testing.TB, cfg *rest.Config, api calico.API, address string, ca []byte) {
+// configure asks address about those of the group's handles that match, as the
+// installation does, but that a webhook that fails makes the test fail.
+func configure(t testing.TB, cfg *rest.Config, api calico.API, name, address string, ca []byte, match ...admissionregistrationv1.MatchCondition) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
@@ -360,12 +360,12 @@ func configure(t testing.TB, cfg *rest.Config, api calico.API, address string, c
 			APIGroups: []string{api.Group}, APIVersions: []string{api.Version}, Resources: []string{"ipamhandles"},
 		}}}
 	}
-	meta := metav1.ObjectMeta{Name: "ipam-guard." + api.Group}
+	meta := metav1.ObjectMeta{Name: name}
 	_, err = client.AdmissionregistrationV1().MutatingWebhookConfigurations().Create(t.Context(), &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: meta, Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name: "stamp.ipam-guard.io", ClientConfig: at(webhook.MutatePath),
 			Rules:         rules(admissionregistrationv1.Create, admissionregistrationv1.Update),
-			FailurePolicy: &fail, MatchPolicy: &equivalent, SideEffects: &none, TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"},
+			FailurePolicy: &fail, MatchPolicy: &equivalent, SideEffects: &none, TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"}, MatchConditions: match,
 		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -375,7 +375,7 @@ func configure(t testing.TB, cfg *rest.Config, api calico.API, address string, c
 		ObjectMeta: meta, Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 			Name: "guard.ipam-guard.io", ClientConfig: at(webhook.ValidatePath),
 			Rules:         rules(admissionregistrationv1.Update, admissionregistrationv1.Delete),
-			FailurePolicy: &fail, MatchPolicy: &equivalent, SideEffects: &none, TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"},
+			FailurePolicy: &fail, MatchPolicy: &equivalent, SideEffects: &none, TimeoutSeconds: &timeout, AdmissionReviewVersions: []string{"v1"}, MatchConditions: match,
 		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
