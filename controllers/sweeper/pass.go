@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/effect"
 )
@@ -45,16 +43,14 @@ func (p *pass) run(ctx context.Context) error {
 		return err
 	}
 	batches := make(chan batch, 1)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
+	return p.s.together(ctx, func(ctx context.Context) error {
 		defer close(batches)
 		err := p.produce(ctx, few, batches)
 		if errors.Is(err, errEnough) {
 			return nil
 		}
 		return err
-	})
-	group.Go(func() error {
+	}, func(ctx context.Context) error {
 		for b := range batches {
 			if err := p.sweep(ctx, b); err != nil {
 				return err
@@ -62,7 +58,6 @@ func (p *pass) run(ctx context.Context) error {
 		}
 		return nil
 	})
-	return group.Wait()
 }
 
 // produce reads candidates and hands them on in batches that are proven fresh.
@@ -132,7 +127,7 @@ func (p *pass) candidates(read []*calico.IPAMHandle) []*calico.IPAMHandle {
 // referenced after the proof either.
 func (p *pass) begin(ctx context.Context) *pending {
 	b := &pending{started: p.s.o.Clock.Now(), proof: make(chan error, 1)}
-	go func() { b.proof <- p.s.o.Freshness.ProveFresh(ctx) }()
+	p.s.beside(func() { b.proof <- p.s.o.Freshness.ProveFresh(ctx) })
 	return b
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -72,6 +73,9 @@ type Options struct {
 	Select func(verdict.Evidence, verdict.Verdict) bool
 	// Max bounds the deletes of one pass; zero means no bound.
 	Max int
+	// Inline does all of a pass on the caller's goroutine, in order, so that a
+	// test can step through it. A pass is then of one batch.
+	Inline bool
 }
 
 // Defaults of Options.
@@ -254,8 +258,41 @@ func paged(t Tally) bool {
 	return t.Candidates > maxFew || float64(pages) <= pagedShare*float64(t.Candidates)
 }
 
+// beside runs fn beside the caller.
+func (s *Sweeper) beside(fn func()) {
+	if s.o.Inline {
+		fn()
+		return
+	}
+	go fn()
+}
+
+// together runs fns beside each other until all have ended; the first error
+// ends the others' context.
+func (s *Sweeper) together(ctx context.Context, fns ...func(context.Context) error) error {
+	if s.o.Inline {
+		for _, fn := range fns {
+			if err := fn(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, fn := range fns {
+		group.Go(func() error { return fn(ctx) })
+	}
+	return group.Wait()
+}
+
 // workers runs fn for each of n pieces of work.
 func (s *Sweeper) workers(ctx context.Context, workers, n int, fn func(i int)) {
+	if s.o.Inline {
+		for i := range n {
+			fn(i)
+		}
+		return
+	}
 	workqueue.ParallelizeUntil(ctx, workers, n, fn)
 }
 

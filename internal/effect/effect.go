@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -211,7 +212,7 @@ func (e *Effector) Release(ctx context.Context, name string) (Result, error) {
 
 // referencedLive reads the blocks that the handle names.
 func (e *Effector) referencedLive(ctx context.Context, h *calico.IPAMHandle) (bool, error) {
-	for cidr := range h.Spec.Block {
+	for _, cidr := range slices.Sorted(maps.Keys(h.Spec.Block)) {
 		name, err := calico.ParseBlockName(cidr)
 		if err != nil {
 			// A damaged CIDR names no block that Calico could release from.

@@ -1,0 +1,108 @@
+package explore
+
+// Scenarios are what is explored. Each is small, so that all its interleavings
+// can be looked at; together they hold every actor.
+func Scenarios() []*Scenario {
+	return []*Scenario{
+		{
+			Name: "assign", Claim: "a pod gets an address, CNI may be killed, and the caches may be stale",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI ADD", at: readForIncrement, blocks: []int{0}, mortal: true},
+			},
+			replicas: 1,
+			left:     budget{hours: 4, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 2, completeStamps: 1}},
+		},
+		{
+			Name: "release", Claim: "a pod goes, and CNI may be killed while it releases the address",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI DEL", at: readForRelease, mortal: true},
+				{name: "IP GC", at: collect, blocks: []int{0}},
+			},
+			replicas: 1, begin: inUse(0, 0),
+			left: budget{hours: 3, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 1, completeStamps: 1}},
+		},
+		{
+			Name: "raw delete", Claim: "somebody deletes the handle of a pod that is being set up, with the webhooks going down and up",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI ADD", at: readForIncrement, blocks: []int{0}, mortal: true},
+				{name: "kubectl", at: admitDelete},
+				{name: "CNI DEL", at: readForRelease, after: 1},
+			},
+			replicas: 1,
+			left:     budget{hours: 3, webhook: 2, crashes: 1, work: [works]uint8{guardCheck: 2}},
+		},
+		{
+			Name: "dual stack", Claim: "a pod gets two addresses, and Calico's second update knows nothing of stamp and finalizer",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4), block(v6)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI ADD", at: readForIncrement, blocks: []int{0, 1}},
+				{name: "kubectl", at: admitDelete},
+				{name: "CNI DEL", at: readForRelease, after: 1},
+			},
+			replicas: 1,
+			left:     budget{hours: 2, webhook: 2, work: [works]uint8{guardCheck: 1}},
+		},
+		{
+			Name: "tunnel", Claim: "a node comes back under its name and takes its tunnel's leaked handle up again",
+			handles: []handleSpec{tunnel()}, blocks: []blockSpec{block(v4)},
+			agents: []agentSpec{
+				{name: "tunnel", at: readForIncrement, blocks: []int{0}, mortal: true},
+			},
+			replicas: 1, begin: leaked(0, 0), noNode: true,
+			left: budget{hours: 3, webhook: 2, crashes: 1, restarts: 1, nodes: 2, work: [works]uint8{sweepPass: 1, guardCheck: 1}},
+		},
+		{
+			Name: "tunnel held", Claim: "a node comes back while the guard is about to let its deleted handle go",
+			handles: []handleSpec{tunnel()}, blocks: []blockSpec{block(v4)},
+			agents: []agentSpec{
+				{name: "tunnel", at: readForIncrement, blocks: []int{0}, mortal: true},
+				{name: "release", at: readForRelease, after: 1},
+			},
+			replicas: 1, begin: terminating(0, 0),
+			left: budget{hours: 3, crashes: 1, work: [works]uint8{sweepPass: 1, guardCheck: 2}},
+		},
+		{
+			Name: "two replicas", Claim: "the lease moves while a sweep is under way, and the old leader does not hear of it at once",
+			handles: []handleSpec{tunnel()}, blocks: []blockSpec{block(v4)},
+			agents: []agentSpec{
+				{name: "tunnel", at: readForIncrement, blocks: []int{0}},
+			},
+			replicas: 2, begin: leaked(0, 0), noNode: true,
+			left: budget{hours: 2, leases: 1, nodes: 1, work: [works]uint8{sweepPass: 2, guardCheck: 1}},
+		},
+		{
+			Name: "lock", Claim: "an operator locks the datastore and takes a block away for a while; its pod is gone, its address not released",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4), block(v6)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "operator", at: lock, blocks: []int{0}},
+				{name: "CNI DEL", at: readForRelease, after: 1, mortal: true},
+			},
+			replicas: 1, begin: podless(0, inUse(0, 0)),
+			left: budget{hours: 3, crashes: 1, restarts: 1, work: [works]uint8{sweepPass: 2, completeStamps: 1}},
+		},
+		{
+			Name: "lock, pod alive", Claim: "the same while the pod lives on",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4), block(v6)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "operator", at: lock, blocks: []int{0}},
+			},
+			replicas: 1, begin: inUse(0, 0),
+			left: budget{hours: 3, work: [works]uint8{sweepPass: 2}},
+		},
+		{
+			Name: "everything", Claim: "two replicas, a pod with two addresses, a tunnel, people, and all that can go wrong",
+			handles: []handleSpec{sandbox(0), tunnel()}, blocks: []blockSpec{block(v4), block(v6)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI ADD", at: readForIncrement, blocks: []int{0, 1}, mortal: true},
+				{name: "CNI DEL", at: readForRelease, after: 1, mortal: true},
+				{name: "tunnel", at: readForIncrement, handle: 1, blocks: []int{0}, mortal: true},
+				{name: "kubectl", at: admitDelete},
+			},
+			replicas: 2, begin: leaked(1, 0), noNode: true,
+			left: budget{hours: 5, webhook: 2, crashes: 1, restarts: 1, leases: 1, podsGone: 1, nodes: 3, work: [works]uint8{3, 3, 1}},
+		},
+	}
+}
