@@ -21,7 +21,8 @@ func decideCreate(h *handle, fresh string, guard bool) change {
 
 // decideUpdate carries stamp and finalizer through writers that know nothing
 // of metadata, as Calico. Such a writer drops both; one that keeps the stamp
-// and drops the finalizer does so on purpose.
+// and drops the finalizer does so on purpose, and has its way until Calico
+// writes the handle again.
 func decideUpdate(old, updated *handle, fresh func() string, guard bool) change {
 	// Once Calico has marked the handle as deleted, its next request deletes
 	// the object: without a finalizer that takes effect at once.
@@ -33,10 +34,9 @@ func decideUpdate(old, updated *handle, fresh func() string, guard bool) change 
 	case updated.stamp() != "" || updated.held():
 		return change{outcome: outcomeUnchanged}
 	default:
-		// A finalizer that was taken off on purpose stays off; one that only
-		// the mark of deletion took off comes back with the handle.
-		revived := old.Spec.Deleted && !updated.terminating()
-		return change{stamp: old.stamp(), hold: mayHold && (old.held() || revived), outcome: outcomeRestored}
+		// Calico uses the handle: whatever took the finalizer off before, as a
+		// sweep that came too late does, it is needed now.
+		return change{stamp: old.stamp(), hold: mayHold && (old.held() || !updated.terminating()), outcome: outcomeRestored}
 	}
 }
 

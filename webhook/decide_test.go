@@ -80,8 +80,12 @@ func TestDecideUpdate(t *testing.T) {
 			old: with(aStamp("was"), aHold, anEnd), updated: with(anEnd, aMark),
 			want: change{"was", false, outcomeRestored},
 		},
-		"leaves a finalizer off that was taken off on purpose": {
+		"holds a handle anew that Calico takes up after its finalizer was taken off": {
 			old: with(aStamp("was")), updated: with(),
+			want: change{"was", true, outcomeRestored},
+		},
+		"adds no finalizer to a terminating handle that had none of ours": {
+			old: with(aStamp("was"), anEnd, otherHold), updated: with(anEnd, otherHold),
 			want: change{"was", false, outcomeRestored},
 		},
 		"lets the finalizer alone be taken off": {

@@ -88,7 +88,7 @@ const (
 	Conflict Outcome = "conflict"
 	// Vanished: the handle was gone already.
 	Vanished Outcome = "vanished"
-	// Held: deleted, but its finalizer stays: somebody took the handle up again.
+	// Held: a finalizer that is not ours keeps the handle.
 	Held Outcome = "held"
 )
 
@@ -119,6 +119,10 @@ func (e *Effector) Judge(h *calico.IPAMHandle) (verdict.Evidence, verdict.Verdic
 func (e *Effector) Sweep(ctx context.Context, h *calico.IPAMHandle) (Result, error) {
 	if _, v := e.Judge(h); !e.Sweepable(v) {
 		return Result{Outcome: Kept, Verdict: v}, nil
+	} else if len(without(h.Finalizers)) > 0 {
+		// A delete would not remove it, but leave it to vanish at Calico's next
+		// write, which drops what it does not know.
+		return Result{Outcome: Held, Verdict: v}, nil
 	} else if e.o.DryRun {
 		return Result{Outcome: WouldDo, Verdict: v}, nil
 	}
@@ -133,6 +137,33 @@ func (e *Effector) Sweep(ctx context.Context, h *calico.IPAMHandle) (Result, err
 	if err := e.record(audit.Sweep, h, ev, v); err != nil {
 		return Result{}, err
 	}
+	outcome, err := e.remove(ctx, h)
+	switch {
+	case err != nil && !errors.Is(err, ErrClosed):
+		// Whether the delete happened is not known; the record stays.
+		return Result{}, err
+	case outcome != Done && outcome != Held:
+		err = errors.Join(err, e.record(audit.Kept, h, ev, v))
+	}
+	return Result{Outcome: outcome, Verdict: v}, err
+}
+
+// remove deletes the handle as it was judged. Our finalizer goes first: were
+// the handle deleted with it, it would be left terminating for a moment, and
+// Calico, taking it up again just then while no webhook answers, would drop the
+// finalizer and the handle with it. Taken up in between as it is, the delete
+// conflicts, and admission holds the handle anew.
+func (e *Effector) remove(ctx context.Context, h *calico.IPAMHandle) (Outcome, error) {
+	if slices.Contains(h.Finalizers, ownership.Finalizer) {
+		free, outcome, err := e.dropFinalizer(ctx, h)
+		if outcome != Done || h.DeletionTimestamp != nil {
+			return outcome, err // What was deleted already has gone with it.
+		}
+		if err := e.open(); err != nil {
+			return "", err
+		}
+		h = free
+	}
 	var kept *calico.IPAMHandle
 	err := e.request(ctx, func(ctx context.Context) (err error) {
 		kept, err = e.o.API.DeleteHandle(ctx, h.Name, h.UID, h.ResourceVersion)
@@ -140,35 +171,15 @@ func (e *Effector) Sweep(ctx context.Context, h *calico.IPAMHandle) (Result, err
 	})
 	switch {
 	case apierrors.IsConflict(err):
-		return Result{Outcome: Conflict, Verdict: v}, e.record(audit.Kept, h, ev, v)
+		return Conflict, nil
 	case apierrors.IsNotFound(err):
-		return Result{Outcome: Vanished, Verdict: v}, e.record(audit.Kept, h, ev, v)
+		return Vanished, nil
 	case err != nil:
-		// Whether the delete happened is not known; the record stays.
-		return Result{}, fmt.Errorf("delete handle %s: %w", h.Name, err)
-	case kept == nil:
-		return Result{Outcome: Done, Verdict: v}, nil
+		return "", fmt.Errorf("delete handle %s: %w", h.Name, err)
+	case kept != nil:
+		return Held, nil
 	}
-	return e.finish(ctx, kept, v)
-}
-
-// finish takes our finalizer off a handle that this sweep has just deleted.
-// Should Calico have taken the handle up again since, the patch conflicts and
-// the finalizer guard goes on from there.
-func (e *Effector) finish(ctx context.Context, h *calico.IPAMHandle, v verdict.Verdict) (Result, error) {
-	if !slices.Contains(h.Finalizers, ownership.Finalizer) {
-		return Result{Outcome: Held, Verdict: v}, nil
-	}
-	// The server sets a new write time with the deletion; the verdict above
-	// has settled that no assignment is under way.
-	if ev := e.o.Evidence.EvidenceFor(h, e.o.Clock.Now(), e.o.Grace); len(ev.References) > 0 {
-		return Result{Outcome: Held, Verdict: verdict.Judge(ev)}, nil
-	}
-	outcome, err := e.dropFinalizer(ctx, h)
-	if outcome == Conflict {
-		outcome = Held
-	}
-	return Result{Outcome: outcome, Verdict: v}, err
+	return Done, nil
 }
 
 // Release takes our finalizer off a terminating handle when nothing references
@@ -206,7 +217,7 @@ func (e *Effector) Release(ctx context.Context, name string) (Result, error) {
 	if err := e.record(audit.Release, h, ev, v); err != nil {
 		return Result{}, err
 	}
-	outcome, err := e.dropFinalizer(ctx, h)
+	_, outcome, err := e.dropFinalizer(ctx, h)
 	return Result{Outcome: outcome, Verdict: v}, err
 }
 
@@ -269,7 +280,7 @@ func (e *Effector) Complete(ctx context.Context, name, namespace, pod, uid, node
 	if err := e.record(audit.Complete, h, ev, v); err != nil {
 		return Result{}, err
 	}
-	outcome, err := e.patch(ctx, h, map[string]any{
+	_, outcome, err := e.patch(ctx, h, map[string]any{
 		"annotations": map[string]any{ownership.StampAnnotation: stamp.Encode()},
 	})
 	return Result{Outcome: outcome, Verdict: v}, err
@@ -301,7 +312,7 @@ func (e *Effector) Strip(ctx context.Context, h *calico.IPAMHandle, force bool) 
 	if held {
 		metadata["finalizers"] = without(h.Finalizers)
 	}
-	outcome, err := e.patch(ctx, h, metadata)
+	_, outcome, err := e.patch(ctx, h, metadata)
 	return Result{Outcome: outcome, Verdict: v}, err
 }
 
@@ -344,9 +355,9 @@ func (e *Effector) Restore(ctx context.Context, swept *calico.IPAMHandle) (Resul
 	})
 }
 
-func (e *Effector) dropFinalizer(ctx context.Context, h *calico.IPAMHandle) (Outcome, error) {
+func (e *Effector) dropFinalizer(ctx context.Context, h *calico.IPAMHandle) (*calico.IPAMHandle, Outcome, error) {
 	if err := e.open(); err != nil {
-		return "", err
+		return nil, "", err
 	}
 	return e.patch(ctx, h, map[string]any{"finalizers": without(h.Finalizers)})
 }
@@ -355,27 +366,28 @@ func without(finalizers []string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == ownership.Finalizer })
 }
 
-// patch changes metadata if UID and resourceVersion still match.
-func (e *Effector) patch(ctx context.Context, h *calico.IPAMHandle, metadata map[string]any) (Outcome, error) {
+// patch changes metadata if UID and resourceVersion still match. It returns
+// the handle as it then is.
+func (e *Effector) patch(ctx context.Context, h *calico.IPAMHandle, metadata map[string]any) (patched *calico.IPAMHandle, _ Outcome, _ error) {
 	metadata["uid"] = h.UID
 	metadata["resourceVersion"] = h.ResourceVersion
 	body, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return "", fmt.Errorf("encode patch of handle %s: %w", h.Name, err)
+		return nil, "", fmt.Errorf("encode patch of handle %s: %w", h.Name, err)
 	}
-	err = e.request(ctx, func(ctx context.Context) error {
-		_, err := e.o.API.PatchHandle(ctx, h.Name, body)
+	err = e.request(ctx, func(ctx context.Context) (err error) {
+		patched, err = e.o.API.PatchHandle(ctx, h.Name, body)
 		return err
 	})
 	switch {
 	case apierrors.IsConflict(err):
-		return Conflict, nil
+		return nil, Conflict, nil
 	case apierrors.IsNotFound(err):
-		return Vanished, nil
+		return nil, Vanished, nil
 	case err != nil:
-		return "", fmt.Errorf("patch handle %s: %w", h.Name, err)
+		return nil, "", fmt.Errorf("patch handle %s: %w", h.Name, err)
 	}
-	return Done, nil
+	return patched, Done, nil
 }
 
 // admit waits for the pace, then asks the gate.

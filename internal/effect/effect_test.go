@@ -179,6 +179,13 @@ func terminating() *calico.IPAMHandle {
 	return h
 }
 
+func terminatingSince(age time.Duration) *calico.IPAMHandle {
+	h := terminating()
+	at := metav1.NewTime(time.Now().Add(-age))
+	h.DeletionTimestamp = &at
+	return h
+}
+
 func block(rv string, handleIDs ...string) *calico.IPAMBlock {
 	b := &calico.IPAMBlock{
 		ObjectMeta: metav1.ObjectMeta{Name: "10-65-0-0-26", ResourceVersion: rv},
@@ -277,20 +284,48 @@ func TestSweep(t *testing.T) {
 			err: closed, left: true,
 		},
 		"deletes a handle that carries our finalizer in two requests": {
-			handle: held(), want: effect.Done, writes: []string{"delete", "patch"}, actions: []audit.Action{audit.Sweep},
+			handle: held(), want: effect.Done, writes: []string{"patch", "delete"}, actions: []audit.Action{audit.Sweep},
 		},
-		"leaves a deleted handle that Calico took up again to the guard": {
+		"never leaves a handle terminating that Calico takes up again: the finalizer goes first": {
+			handle: held(),
+			arrange: func(r *rig) {
+				r.server.beforeDelete = func(h *calico.IPAMHandle) {
+					if len(h.Finalizers) > 0 {
+						r.server.err = errors.New("deleted with the finalizer still on")
+					}
+					r.server.bump()
+				}
+			},
+			want: effect.Conflict, writes: []string{"patch"}, actions: []audit.Action{audit.Sweep, audit.Kept}, left: true,
+		},
+		"leaves the finalizer on a handle that Calico takes up before": {
 			handle:  held(),
 			arrange: func(r *rig) { r.server.beforePatch = func(*calico.IPAMHandle) { r.server.bump() } },
-			want:    effect.Held, writes: []string{"delete"}, actions: []audit.Action{audit.Sweep}, left: true,
+			want:    effect.Conflict, actions: []audit.Action{audit.Sweep, audit.Kept}, left: true,
 		},
-		"leaves a deleted handle that another finalizer keeps": {
+		"deletes nothing when the gate closes after the finalizer went": {
+			handle: held(),
+			options: func(o *effect.Options) {
+				asked := 0
+				o.Gate = func() error {
+					if asked++; asked > 2 {
+						return closed
+					}
+					return nil
+				}
+			},
+			err: effect.ErrClosed, writes: []string{"patch"}, actions: []audit.Action{audit.Sweep, audit.Kept}, left: true,
+		},
+		"lets an orphan go at once that somebody has deleted already": {
+			handle: terminatingSince(time.Hour), want: effect.Done, writes: []string{"patch"}, actions: []audit.Action{audit.Sweep},
+		},
+		"does not touch a handle that another finalizer keeps": {
 			handle: func() *calico.IPAMHandle {
 				h := orphan()
 				h.Finalizers = []string{"example.com/theirs"}
 				return h
 			}(),
-			want: effect.Held, writes: []string{"delete"}, actions: []audit.Action{audit.Sweep}, left: true,
+			want: effect.Held, left: true,
 		},
 		"keeps a handle of unknown owner": {
 			handle: func() *calico.IPAMHandle {

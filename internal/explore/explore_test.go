@@ -15,11 +15,11 @@ func TestQuick(t *testing.T) {
 			}
 			k := x.walk(s)
 			began := time.Now()
-			if v := k.breadth(60000); v != nil {
+			if v := k.breadth(150000); v != nil {
 				t.Errorf("%s\n%s", v.Token(), v)
 			}
 			t.Logf("%+v %v", k.report, time.Since(began))
-			if v := k.wander(rand.New(rand.NewPCG(1, 2)), k.report.States+20000); v != nil {
+			if v := k.wander(rand.New(rand.NewPCG(1, 2)), k.report.States+50000); v != nil {
 				t.Errorf("%s\n%s", v.Token(), v)
 			}
 			t.Logf("%+v %v", k.report, time.Since(began))

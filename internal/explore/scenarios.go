@@ -65,6 +65,16 @@ func Scenarios() []*Scenario {
 			left: budget{hours: 3, crashes: 1, work: [works]uint8{sweepPass: 1, guardCheck: 2}},
 		},
 		{
+			Name: "tunnel, raw delete", Claim: "a sweep comes too late for a tunnel's handle, and somebody deletes it while it is in use",
+			handles: []handleSpec{tunnel()}, blocks: []blockSpec{block(v4)},
+			agents: []agentSpec{
+				{name: "tunnel", at: readForIncrement, blocks: []int{0}},
+				{name: "kubectl", at: admitDelete},
+			},
+			replicas: 1, begin: leaked(0, 0), noNode: true,
+			left: budget{hours: 2, webhook: 2, nodes: 1, work: [works]uint8{sweepPass: 1, guardCheck: 1}},
+		},
+		{
 			Name: "two replicas", Claim: "the lease moves while a sweep is under way, and the old leader does not hear of it at once",
 			handles: []handleSpec{tunnel()}, blocks: []blockSpec{block(v4)},
 			agents: []agentSpec{

@@ -183,12 +183,13 @@ func (k *walk) wander(random *rand.Rand, states int) *Violation {
 				return k.x.explain(k.s, schedule)
 			}
 		}
+		if idle++; len(k.seen) == before {
+			continue // It has come to rest before.
+		}
+		idle = 0
 		k.report.Settled++
 		if rest, _ := w.settle(); rest.violation != "" {
 			return k.x.explain(k.s, schedule)
-		}
-		if idle++; len(k.seen) > before {
-			idle = 0
 		}
 	}
 	return nil
