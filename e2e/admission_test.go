@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -26,20 +27,12 @@ import (
 )
 
 func TestInstalled(t *testing.T) {
-	i := install(t)
+	i := install(t, calico.API{GroupVersion: calico.GroupCRD})
 
 	i.readme(t, "plugin")
 
-	first := i.start(t, "first")
-	i.service.set(first.webhook)
-	eventually(t, 30*time.Second, "the webhook to answer", func() bool {
-		id := newID()
-		i.assign(t, id, v4)
-		stamped := i.handle(t, id).Annotations[ownership.StampAnnotation] != ""
-		must(t, i.cni.Release(t.Context(), id))
-		return stamped
-	})
-
+	first := i.startAdmission(t, "first")
+	t.Run("metrics are for who may read them", func(t *testing.T) { i.metricsAccess(t, first) })
 	t.Run("the leaked handles of before are swept", func(t *testing.T) { i.sweptOnly(t) })
 	t.Run("stamp and finalizer outlive Calico's updates", i.stampOutlivesUpdates)
 	t.Run("a normal release is gone at once and costs no more writes", func(t *testing.T) {
@@ -56,8 +49,60 @@ func TestInstalled(t *testing.T) {
 	t.Run("a malformed handle is made, with a warning", i.malformed)
 	t.Run("a renewed certificate fails no admission", i.rotation)
 	t.Run("with the leader killed admission goes on and the other sweeps", i.leaderKilled(first))
+	t.Run("the API server takes every overlay", i.overlaysAccepted)
 	t.Run("RBAC grants what is asked for, and nothing else", i.rbac)
 	t.Run("an uninstall leaves nothing behind", i.uninstall)
+}
+
+// TestInstalledOnTheNewerGroup is what depends on the API group: rules of
+// webhooks and RBAC, and the protocol.
+func TestInstalledOnTheNewerGroup(t *testing.T) {
+	i := install(t, calico.API{GroupVersion: calico.GroupV3})
+	i.readme(t, "plugin")
+	first := i.startAdmission(t, "first")
+	t.Run("the leaked handles of before are swept", func(t *testing.T) { i.sweptOnly(t) })
+	t.Run("stamp and finalizer outlive Calico's updates", i.stampOutlivesUpdates)
+	t.Run("a normal release is gone at once and costs no more writes", func(t *testing.T) {
+		if with := i.writesOfALife(t); with != i.without {
+			t.Errorf("a handle's life takes %d writes with IPAM Guard and %d without", with, i.without)
+		}
+	})
+	t.Run("a raw delete of a handle in use is refused, with what to do", i.rawDeleteRefused)
+	t.Run("with the webhook down a raw delete is held until Calico's release", i.rawDeleteHeld(first))
+	t.Run("a deleted handle is let go within 2 s once its block is empty", i.emptyLetGo(first))
+	t.Run("a leak is swept, finalizer and all, and its owner is noted first", i.leakSwept)
+	t.Run("RBAC grants what is asked for, and nothing else", i.rbac)
+	t.Run("an uninstall leaves nothing behind", i.uninstall)
+}
+
+// startAdmission starts a manager and waits until admission goes through it.
+func (i *installation) startAdmission(t *testing.T, name string) *replica {
+	t.Helper()
+	r := i.start(t, name)
+	i.service.set(r.webhook)
+	eventually(t, 30*time.Second, "the webhook to answer", func() bool {
+		id := newID()
+		i.assign(t, id, v4)
+		stamped := i.handle(t, id).Annotations[ownership.StampAnnotation] != ""
+		must(t, i.cni.Release(t.Context(), id))
+		return stamped
+	})
+	return r
+}
+
+// leakSwept leaves a handle behind as a killed CNI does, after its address was
+// given back.
+func (i *installation) leakSwept(t *testing.T) {
+	id := newID()
+	i.assign(t, id, v4)
+	_, err := i.cni.Free(t.Context(), id, v4)
+	must(t, err)
+	eventually(t, 2*time.Minute, "the owner in the stamp", func() bool {
+		stamp, err := ownership.ParseStamp(i.handle(t, id).Annotations[ownership.StampAnnotation])
+		must(t, err)
+		return stamp.Name == "cart-0"
+	})
+	eventually(t, 5*time.Minute, "the leak to be swept", func() bool { return i.gone(t, id) })
 }
 
 // sweptOnly waits until just the handles that blocks reference are left.
@@ -225,7 +270,7 @@ func (i *installation) unstamped(r *replica, breakIt func()) func(t *testing.T) 
 
 func (i *installation) patch(t *testing.T, id, patch string) error {
 	t.Helper()
-	_, err := i.dynamic.Resource(api.Handles()).Patch(t.Context(), calico.HandleName(id), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := i.dynamic.Resource(i.api.Handles()).Patch(t.Context(), calico.HandleName(id), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
 
@@ -263,10 +308,10 @@ func (i *installation) malformed(t *testing.T) {
 	heard := &warnings{}
 	cfg := rest.CopyConfig(i.cfg)
 	cfg.WarningHandler = heard
-	c, err := api.NewRESTClient(cfg)
+	c, err := i.api.NewRESTClient(cfg)
 	must(t, err)
 	h := &calico.IPAMHandle{Spec: calico.IPAMHandleSpec{HandleID: "something.else", Block: map[string]int{"nonsense": -1}}}
-	h.APIVersion, h.Kind, h.Name = api.String(), "IPAMHandle", "not.its.id"
+	h.APIVersion, h.Kind, h.Name = i.api.String(), "IPAMHandle", "not.its.id"
 	must(t, c.Post().Resource("ipamhandles").Body(h).Do(t.Context()).Error())
 	if len(heard.told) == 0 {
 		t.Error("nobody was warned")
@@ -456,17 +501,20 @@ func (i *installation) rbac(t *testing.T) {
 	}
 	// Each with why this run cannot use it.
 	excused := map[string]string{
-		"apiextensions.k8s.io/customresourcedefinitions get": "asked only where projectcalico.org exists",
-		"authentication.k8s.io/tokenreviews create":          "asked by the secure metrics endpoint",
-		"authorization.k8s.io/subjectaccessreviews create":   "asked by the secure metrics endpoint",
-		"cert-manager.io/certificates list":                  "asked where the API server does not stream lists",
-		"crd.projectcalico.org/clusterinformations list":     "asked where the API server does not stream lists",
+		"cert-manager.io/certificates list":       "asked where the API server does not stream lists",
+		i.api.Group + "/clusterinformations list": "asked where the API server does not stream lists",
 		"/events patch":              "a repeated event",
 		"events.k8s.io/events patch": "a repeated event",
 	}
+	other := calico.GroupV3.Group
+	if i.api.GroupVersion == calico.GroupV3 {
+		other = calico.GroupCRD.Group
+	} else {
+		excused["apiextensions.k8s.io/customresourcedefinitions get"] = "asked only where the newer group exists"
+	}
 	for _, rule := range i.shippedRules(t) {
 		group, _, _ := strings.Cut(rule, "/")
-		if group == "projectcalico.org" || excused[rule] != "" {
+		if group == other || excused[rule] != "" {
 			continue
 		}
 		if !used[rule] {
@@ -523,6 +571,18 @@ func (i *installation) uninstall(t *testing.T) {
 	_, err = i.clients.RbacV1().ClusterRoles().Get(t.Context(), account, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the ClusterRole is still there: %v", err)
+	}
+}
+
+// overlaysAccepted asks the API server, which validates all and keeps nothing.
+func (i *installation) overlaysAccepted(t *testing.T) {
+	overlays, err := os.ReadDir(filepath.Join(root(t), "config", "overlays"))
+	must(t, err)
+	for _, overlay := range overlays {
+		out, err := i.command(t, "kubectl", "apply", "--dry-run=server", "-k", "config/overlays/"+overlay.Name()).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "deployment.apps/"+account) {
+			t.Errorf("overlay %s: %v\n%s", overlay.Name(), err, out)
+		}
 	}
 }
 

@@ -51,9 +51,8 @@ const (
 )
 
 var (
-	api = calico.API{GroupVersion: calico.GroupCRD}
-	v4  = netip.MustParsePrefix("10.250.0.0/26")
-	v6  = netip.MustParsePrefix("fd00:250::/122")
+	v4 = netip.MustParsePrefix("10.250.0.0/26")
+	v6 = netip.MustParsePrefix("fd00:250::/122")
 )
 
 func must(t testing.TB, err error) {
@@ -77,6 +76,7 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 // users install it, but for the pods: its managers are processes here, each
 // with the ServiceAccount's own token.
 type installation struct {
+	api      calico.API
 	cp       *controlplane.ControlPlane
 	cfg      *rest.Config
 	clients  *kubernetes.Clientset
@@ -94,6 +94,8 @@ type installation struct {
 	without int
 	// leaked are unstamped handles that were left to be swept.
 	leaked []string
+	// scraper may read the managers' metrics.
+	scraper *http.Client
 }
 
 const auditPolicy = `apiVersion: audit.k8s.io/v1
@@ -103,15 +105,16 @@ rules:
 - level: Metadata
 `
 
-func install(t *testing.T) *installation {
+func install(t *testing.T, api calico.API) *installation {
 	t.Helper()
 	binary, err := assets.Command(t.Context(), t.Output(), "manager")
 	must(t, err)
-	i := &installation{binary: binary, dir: t.TempDir()}
+	i := &installation{api: api, binary: binary, dir: t.TempDir()}
 	i.audit = filepath.Join(i.dir, "audit.log")
 	policy := filepath.Join(i.dir, "audit-policy.yaml")
 	must(t, os.WriteFile(policy, []byte(auditPolicy), 0o600))
 	spec := refcluster.Default(time.Now()).Resize(60, 0.5)
+	spec.API = api
 	i.cp = controlplane.ForTest(t, controlplane.Options{
 		ControllerManager: true,
 		APIServerFlags:    []string{"--audit-policy-file=" + policy, "--audit-log-path=" + i.audit},
@@ -140,6 +143,8 @@ func install(t *testing.T) *installation {
 	i.runCertManager(t)
 	i.manifest = build(t, "default")
 	i.readme(t, "install")
+	i.scraper = i.client(t, scraper)
+	i.bindScraper(t)
 	i.certs = filepath.Join(i.dir, "certs")
 	i.followSecret(t)
 	i.service = serve(t, i.clusterIP(t))
@@ -405,6 +410,7 @@ func (s *service) forward(ctx context.Context, conn net.Conn) {
 type replica struct {
 	*controlplane.Component
 	webhook, metrics string
+	scraper          *http.Client
 }
 
 // start starts one manager as the shipped ServiceAccount.
@@ -420,13 +426,13 @@ func (i *installation) start(t testing.TB, name string, extra ...string) *replic
 	}
 	_, port, err := net.SplitHostPort(addresses[0])
 	must(t, err)
-	r := &replica{webhook: addresses[0], metrics: "http://" + addresses[1] + "/metrics"}
+	r := &replica{webhook: addresses[0], metrics: "https://" + addresses[1] + "/metrics", scraper: i.scraper}
 	r.Component = controlplane.NewComponent("manager "+name, i.binary, filepath.Join(i.dir, name+".log"), "http://"+addresses[2]+"/readyz",
 		append([]string{
 			"--config=" + filepath.Join(root(t), "config", "manager", "config.yaml"),
 			"--kubeconfig=" + kubeconfig,
 			"--webhook-host=127.0.0.1", "--webhook-port=" + port, "--webhook-cert-dir=" + i.certs,
-			"--metrics-bind-address=" + addresses[1], "--metrics-secure=false",
+			"--metrics-bind-address=" + addresses[1],
 			"--health-probe-bind-address=" + addresses[2],
 			"--leader-election-namespace=" + namespace,
 			"--interval=1s", "--grace=2m",
@@ -458,14 +464,13 @@ func freeAddress(t testing.TB) string {
 // metric sums the samples of a metric whose labels contain all of with.
 func (r *replica) metric(t testing.TB, name string, with ...string) float64 {
 	t.Helper()
-	answer, err := http.Get(r.metrics) //nolint:noctx // a test's own loopback
-	must(t, err)
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	must(t, err)
+	code, body := get(t, r.scraper, r.metrics)
+	if code != http.StatusOK {
+		t.Fatalf("the metrics endpoint answers %d: %s", code, body)
+	}
 	sum := 0.0
 lines:
-	for line := range strings.Lines(string(body)) {
+	for line := range strings.Lines(body) {
 		if !strings.HasPrefix(line, name+"{") && !strings.HasPrefix(line, name+" ") {
 			continue
 		}
@@ -506,7 +511,7 @@ func (i *installation) gone(t testing.TB, id string) bool {
 // rawDelete deletes as kubectl does.
 func (i *installation) rawDelete(t testing.TB, id string) error {
 	t.Helper()
-	return i.dynamic.Resource(api.Handles()).Delete(t.Context(), calico.HandleName(id), metav1.DeleteOptions{})
+	return i.dynamic.Resource(i.api.Handles()).Delete(t.Context(), calico.HandleName(id), metav1.DeleteOptions{})
 }
 
 func (i *installation) assign(t testing.TB, id string, cidr netip.Prefix) netip.Addr {

@@ -19,12 +19,20 @@ func (i *installation) readme(t testing.TB, name string) {
 		t.Fatalf("the README has no commands named %s", name)
 	}
 	script, _, _ := strings.Cut(after, "```")
-	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
-	cmd.Dir = root(t)
-	cmd.Env = append(os.Environ(),
-		"KUBECONFIG="+i.cp.Kubeconfig(),
-		"PATH="+filepath.Join(root(t), "bin", "controlplane")+":"+os.Getenv("PATH"))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := i.command(t, "bash", "-euo", "pipefail", "-c", script).CombinedOutput(); err != nil {
 		t.Fatalf("the README's %s: %v\n%s", name, err, out)
 	}
+}
+
+// command runs at the repository's root, with the cluster's kubectl.
+func (i *installation) command(t testing.TB, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	binaries := filepath.Join(root(t), "bin", "controlplane")
+	if name == "kubectl" {
+		name = filepath.Join(binaries, name)
+	}
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = root(t)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+i.cp.Kubeconfig(), "PATH="+binaries+":"+os.Getenv("PATH"))
+	return cmd
 }
