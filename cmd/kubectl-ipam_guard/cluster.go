@@ -12,15 +12,24 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/version"
 )
 
-// cluster finds the cluster and its Calico, and checks that we may do what is
-// wanted there.
-func cluster(ctx context.Context, connection *genericclioptions.ConfigFlags, wanted func(calico.API) []access.Permission) (*rest.Config, calico.API, error) {
+// connect is how to reach the cluster.
+func connect(connection *genericclioptions.ConfigFlags) (*rest.Config, error) {
 	cfg, err := connection.ToRESTConfig()
 	if err != nil {
-		return nil, calico.API{}, fmt.Errorf("no cluster to work on: %w", err)
+		return nil, fmt.Errorf("no cluster to work on: %w", err)
 	}
 	cfg.UserAgent = "kubectl-ipam_guard/" + version.String()
 	cfg.QPS = -1
+	return cfg, nil
+}
+
+// cluster finds the cluster and its Calico, and checks that we may do what is
+// wanted there.
+func cluster(ctx context.Context, connection *genericclioptions.ConfigFlags, wanted func(calico.API) []access.Permission) (*rest.Config, calico.API, error) {
+	cfg, err := connect(connection)
+	if err != nil {
+		return nil, calico.API{}, err
+	}
 	detection, err := calico.Detect(ctx, cfg)
 	if err != nil {
 		return nil, calico.API{}, err

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/ipam-guard/ipam-guard/internal/version"
 )
@@ -21,7 +21,10 @@ func main() {
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	// A reader that goes away ends the output, not a sweep half-way.
 	signal.Ignore(syscall.SIGPIPE)
-	err := newCommand(streams).ExecuteContext(ctrl.SetupSignalHandler())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// The first signal ends a sweep between two requests, the second at once.
+	context.AfterFunc(ctx, stop)
+	err := newCommand(streams).ExecuteContext(ctx)
 	if err != nil && !errors.Is(err, syscall.EPIPE) {
 		fmt.Fprintln(os.Stderr, "error: "+err.Error())
 		os.Exit(exitCode(err))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,41 @@ func TestThePluginOnARealAPIServer(t *testing.T) {
 			t.Errorf("got %q, %v", out, err)
 		}
 	})
+	t.Run("answers come in kubectl's formats", func(t *testing.T) {
+		names, err := run(t, connect, "check", "-o", "name")
+		if err != nil || strings.Count(names, "ipamhandle.crd.projectcalico.org/") != 30 {
+			t.Fatalf("check -o name: got %q, %v", names, err)
+		}
+		first, _, _ := strings.Cut(names, "\n")
+		for _, tc := range []struct {
+			args []string
+			want string
+		}{
+			{[]string{"check", "-o", "jsonpath={.kind} {.problems}"}, "CheckReport 30"},
+			{[]string{"check", "-o", "go-template={{.problems}}"}, "30"},
+			{[]string{"check", "--template={{.problems}}"}, "30"},
+			{[]string{"check", "-o", "yaml"}, "\nproblems: 30\n"},
+			{[]string{"explain", first, "-o", "jsonpath={.answers[0].handles[0].outcome}"}, "Orphaned"},
+			{[]string{"explain", first, "-o", "json"}, `"kind": "Explanation"`},
+			{[]string{"sweep", "-o", "jsonpath={.kind} {.dryRun} {.wouldSweep} {.swept}"}, "SweepReport true 30 0"},
+			{[]string{"sweep", "-o", "wide"}, "\twould-do\tOrphaned/"},
+			{[]string{"status", "-o", "yaml"}, "kind: ManagerStatus\n"},
+		} {
+			out, err := run(t, append(tc.args, connect)...)
+			if err != nil || !strings.Contains(out, tc.want) {
+				t.Errorf("%q: got %q, %v, want %q", tc.args, out, err, tc.want)
+			}
+		}
+		if swept, err := run(t, connect, "sweep", "-o", "name"); err != nil || sorted(swept) != sorted(names) {
+			t.Errorf("sweep -o name: got %q, %v, want %q", swept, err, names)
+		}
+		for _, command := range []string{"check", "explain x", "sweep", "status"} {
+			_, err := run(t, append(strings.Fields(command), connect, "-o", "colour")...)
+			if err == nil || !strings.Contains(err.Error(), "name one of table") || !strings.Contains(err.Error(), "jsonpath") {
+				t.Errorf("%s -o colour: got %v", command, err)
+			}
+		}
+	})
 	t.Run("restore brings a swept handle back, and leaves one that exists", func(t *testing.T) {
 		server, err := effect.NewAPI(cp.Config(), api)
 		if err != nil {
@@ -98,12 +134,13 @@ func TestThePluginOnARealAPIServer(t *testing.T) {
 		if _, err := server.DeleteHandle(t.Context(), h.Name, h.UID, h.ResourceVersion); err != nil {
 			t.Fatal(err)
 		}
+		restored := filepath.Join(t.TempDir(), "restored.jsonl")
 		for _, tc := range []struct{ args, want string }{
 			{"--dry-run", "would restore 1 handles; 0 exist now\n"},
 			{"--rate=0", "restored 1 handles; 0 exist now and were left\n"},
 			{"--rate=0", "restored 0 handles; 1 exist now and were left\n"},
 		} {
-			if out, err := run(t, connect, "restore", "-f", file, tc.args); err != nil || out != tc.want {
+			if out, err := run(t, connect, "restore", "-f", file, "--audit-file="+restored, tc.args); err != nil || out != tc.want {
 				t.Errorf("%s: got %q, %v, want %q", tc.args, out, err, tc.want)
 			}
 		}
@@ -111,7 +148,32 @@ func TestThePluginOnARealAPIServer(t *testing.T) {
 		if err != nil || back.Spec.HandleID != h.Spec.HandleID || len(back.Spec.Block) != len(h.Spec.Block) {
 			t.Errorf("it is back as %+v, %v", back, err)
 		}
+		if actions := actionsIn(t, restored); !slices.Equal(actions, []audit.Action{audit.Restore}) {
+			t.Errorf("recorded are %v", actions)
+		}
 	})
+}
+
+func actionsIn(t *testing.T, file string) (actions []audit.Action) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := audit.Read(f, func(r audit.Record) error {
+		actions = append(actions, r.Action)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return actions
+}
+
+func sorted(lines string) string {
+	list := strings.Split(lines, "\n")
+	slices.Sort(list)
+	return strings.Join(list, "\n")
 }
 
 func TestRestoreTakesASweepBackThatDidNotHappen(t *testing.T) {

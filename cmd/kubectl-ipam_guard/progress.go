@@ -3,13 +3,13 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/term"
 	"k8s.io/utils/clock"
+
+	"github.com/ipam-guard/ipam-guard/internal/terminal"
 )
 
 // How often progress is shown: a bar on a terminal, a line elsewhere.
@@ -33,12 +33,7 @@ type progress struct {
 }
 
 func newProgress(out io.Writer, c clock.PassiveClock, noun string) *progress {
-	return &progress{out: out, terminal: isTerminal(out), clock: c, noun: noun}
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor fits
+	return &progress{out: out, terminal: terminal.Is(out), clock: c, noun: noun}
 }
 
 // begin starts work on total things.

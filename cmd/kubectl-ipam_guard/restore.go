@@ -26,6 +26,7 @@ func newRestore(connection *genericclioptions.ConfigFlags, streams genericioopti
 	var file string
 	var dryRun bool
 	var rate float64
+	var record auditFile
 	cmd := &cobra.Command{
 		Use:   "restore -f FILE",
 		Short: "Bring swept handles back from the manager's audit file or log",
@@ -48,8 +49,17 @@ func newRestore(connection *genericclioptions.ConfigFlags, streams genericioopti
 			if err != nil {
 				return err
 			}
+			log := audit.ToLogger(logr.Discard())
+			if !dryRun {
+				restored, err := record.open(c)
+				if err != nil {
+					return err
+				}
+				defer restored.Close()
+				log = restored
+			}
 			effector := effect.New(effect.Options{
-				API: handles, Evidence: inventory.New(c), Audit: audit.ToLogger(logr.Discard()), Pace: limit, Clock: c, DryRun: dryRun,
+				API: handles, Evidence: inventory.New(c), Audit: log, Pace: limit, Clock: c, DryRun: dryRun,
 			})
 			counts := map[effect.Outcome]int{}
 			for _, h := range swept {
@@ -73,6 +83,7 @@ func newRestore(connection *genericclioptions.ConfigFlags, streams genericioopti
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "audit file or log of the manager; - for standard input")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be restored, change nothing")
 	cmd.Flags().Float64Var(&rate, "rate", 100, "most handles a second; 0 for no limit")
+	record.addFlag(cmd.Flags(), "each handle that was brought back")
 	if err := cmd.MarkFlagRequired("filename"); err != nil {
 		panic(err) // The flag stands above.
 	}

@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -21,11 +21,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/yaml"
 
 	"github.com/ipam-guard/ipam-guard/internal/status"
+	"github.com/ipam-guard/ipam-guard/internal/terminal"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
-	"github.com/ipam-guard/ipam-guard/internal/version"
 )
 
 // Names that the installation gives.
@@ -56,32 +55,34 @@ type managerStatus struct {
 }
 
 func newStatus(connection *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
-	output := "table"
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Say whether the manager is up, what it does, and why it pauses",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" && output != "yaml" {
-				return fmt.Errorf("-o %s: name one of table, json, yaml", output)
-			}
-			cfg, err := connection.ToRESTConfig()
-			if err != nil {
-				return fmt.Errorf("no cluster to work on: %w", err)
-			}
-			cfg.UserAgent = "kubectl-ipam_guard/" + version.String()
-			namespace := defaultNamespace
-			if connection.Namespace != nil && *connection.Namespace != "" {
-				namespace = *connection.Namespace
-			}
-			s, err := readStatus(cmd.Context(), cfg, namespace)
-			if err != nil {
-				return err
-			}
-			return s.write(streams.Out, output, clock.RealClock{})
-		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", output, "table, json or yaml")
+	out := newOutput(cmd, "table")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		printer, err := out.printer()
+		if err != nil {
+			return err
+		}
+		cfg, err := connect(connection)
+		if err != nil {
+			return err
+		}
+		namespace := defaultNamespace
+		if connection.Namespace != nil && *connection.Namespace != "" {
+			namespace = *connection.Namespace
+		}
+		s, err := readStatus(cmd.Context(), cfg, namespace)
+		if err != nil {
+			return err
+		}
+		if printer != nil {
+			return printObject(printer, streams.Out, s)
+		}
+		return s.print(streams.Out, terminal.For(streams.Out, os.Getenv), clock.RealClock{})
+	}
 	return cmd
 }
 
@@ -156,25 +157,12 @@ func readStatus(ctx context.Context, cfg *rest.Config, namespace string) (*manag
 	return s, nil
 }
 
-func (s *managerStatus) write(out io.Writer, output string, c clock.PassiveClock) error {
-	switch output {
-	case "json":
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(s)
-	case "yaml":
-		data, err := yaml.Marshal(s)
-		if err != nil {
-			return err
-		}
-		_, err = out.Write(data)
-		return err
-	}
+func (s *managerStatus) print(out io.Writer, colour terminal.Palette, c clock.PassiveClock) error {
 	table := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	row := func(name, format string, args ...any) { fmt.Fprintf(table, name+"\t"+format+"\n", args...) }
-	up := "down"
+	up := colour.Bad("down")
 	if s.Up {
-		up = "up"
+		up = colour.Good("up")
 	}
 	row("Manager", "%s, %d of %d replicas ready in namespace %s", up, s.Ready, s.Replicas, s.Namespace)
 	if s.RenewedAt != nil {
@@ -187,7 +175,7 @@ func (s *managerStatus) write(out io.Writer, output string, c clock.PassiveClock
 			row("Paused", "no")
 		}
 		for _, p := range m.Paused {
-			row("Paused", "%s since %s: %s", p.Reason, verdict.Age(c.Since(p.Since)), p.Message)
+			row("Paused", "%s since %s: %s", colour.Warn(p.Reason), verdict.Age(c.Since(p.Since)), p.Message)
 		}
 		if p := m.LastPass; p != nil {
 			row("Last pass", "%s ago: %d handles, %d swept, %d conflicts, %d failed", verdict.Age(c.Since(p.Ended)), p.Handles, p.Swept, p.Conflicts, p.Failed)
@@ -203,7 +191,7 @@ func (s *managerStatus) write(out io.Writer, output string, c clock.PassiveClock
 	if s.CertificateExpiry != nil {
 		left := s.CertificateExpiry.Sub(c.Now())
 		if left < 0 {
-			row("Certificate", "EXPIRED %s ago", verdict.Age(-left))
+			row("Certificate", "%s %s ago", colour.Bad("EXPIRED"), verdict.Age(-left))
 		} else {
 			row("Certificate", "valid for another %s", verdict.Age(left))
 		}

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +20,7 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/access"
 	"github.com/ipam-guard/ipam-guard/internal/audit"
 	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/conditions"
 	"github.com/ipam-guard/ipam-guard/internal/datastore"
 	"github.com/ipam-guard/ipam-guard/internal/effect"
 	"github.com/ipam-guard/ipam-guard/internal/feed"
@@ -36,7 +33,7 @@ import (
 // sweepOptions are the flags of sweep.
 type sweepOptions struct {
 	yes        bool
-	auditFile  string
+	audit      auditFile
 	grace      time.Duration
 	olderThan  time.Duration
 	node, pool string
@@ -44,12 +41,12 @@ type sweepOptions struct {
 	max        int
 	workers    int
 	rate       float64
-	names      bool
+	output     *output
 }
 
 func (o *sweepOptions) addFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.yes, "yes", false, "delete; without it, only say what would be deleted")
-	flags.StringVar(&o.auditFile, "audit-file", "", "where to record each deletion, for restore (default ipam-guard-audit-<time>.jsonl)")
+	o.audit.addFlag(flags, "each deletion, for restore")
 	flags.DurationVar(&o.grace, "grace", verdict.DefaultGrace, "how long a handle must be unchanged to count as an orphan")
 	flags.DurationVar(&o.olderThan, "older-than", 0, "only handles last changed longer ago than this")
 	flags.StringVar(&o.node, "node", "", "only handles of this node: by their ID, their stamp, or their block's affinity")
@@ -58,7 +55,6 @@ func (o *sweepOptions) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.max, "max", 0, "most handles to delete; 0 for no bound")
 	flags.IntVar(&o.workers, "workers", sweeper.DefaultWorkers, "deletes under way at once")
 	flags.Float64Var(&o.rate, "rate", 100, "most deletes a second; 0 for as fast as the API server allows")
-	flags.BoolVar(&o.names, "names", false, "print the name of each handle and its verdict")
 }
 
 func (o *sweepOptions) validate() error {
@@ -85,40 +81,45 @@ func newSweep(connection *genericclioptions.ConfigFlags, streams genericiooption
   # Delete orphans that nothing has changed for 30 days, and record them
   kubectl ipam-guard sweep --older-than=720h --audit-file=swept.jsonl --yes`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.validate(); err != nil {
-				return err
-			}
-			matches, err := parseSelector(o.selector)
-			if err != nil {
-				return err
-			}
-			cfg, api, err := cluster(cmd.Context(), connection, func(api calico.API) []access.Permission {
-				wanted := access.Watching(api)
-				if o.yes {
-					wanted = append(wanted, access.Sweeping(api)...)
-				}
-				return wanted
-			})
-			if err != nil {
-				return err
-			}
-			return o.run(cmd.Context(), cfg, api, matches, streams)
-		},
 	}
 	o.addFlags(cmd.Flags())
+	o.output = newOutput(cmd, "table", "wide", "name")
+	register(cmd, "node", completeNames(connection, nodes))
+	register(cmd, "pool", completeNames(connection, pools))
+	completeWith(cmd, "selector", selectorTerms()...)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := o.validate(); err != nil {
+			return err
+		}
+		matches, err := parseSelector(o.selector)
+		if err != nil {
+			return err
+		}
+		printer, err := o.output.printer()
+		if err != nil {
+			return err
+		}
+		cfg, api, err := cluster(cmd.Context(), connection, func(api calico.API) []access.Permission {
+			wanted := access.Watching(api)
+			if o.yes {
+				wanted = append(wanted, access.Sweeping(api)...)
+			}
+			return wanted
+		})
+		if err != nil {
+			return err
+		}
+		return o.run(cmd.Context(), cfg, api, matches, newSweepView(streams, clock.RealClock{}, api, o.output.format(), printer))
+	}
 	return cmd
 }
 
-func (o *sweepOptions) run(ctx context.Context, cfg *rest.Config, api calico.API, matches matcher, streams genericiooptions.IOStreams) error {
+func (o *sweepOptions) run(ctx context.Context, cfg *rest.Config, api calico.API, matches matcher, show *sweepView) error {
 	c := clock.RealClock{}
 	klog.SetLogger(logr.Discard()) // Broken watches show as a pause.
 	record := audit.ToLogger(logr.Discard())
 	if o.yes {
-		if o.auditFile == "" {
-			o.auditFile = "ipam-guard-audit-" + c.Now().UTC().Format("20060102T150405Z") + ".jsonl"
-		}
-		file, err := audit.OpenFile(o.auditFile)
+		file, err := o.audit.open(c)
 		if err != nil {
 			return err
 		}
@@ -145,7 +146,6 @@ func (o *sweepOptions) run(ctx context.Context, cfg *rest.Config, api calico.API
 		}
 	}
 	narrow := selection{olderThan: o.olderThan, node: o.node, pool: pool, matches: matches, blockNode: caches.inventory.BlockNode}
-	show := newSweepView(streams, c, o.names)
 	report := sweeper.New(sweeper.Options{
 		Inventory: caches.inventory, API: handles, Freshness: caches.feed, Observer: show, Clock: c,
 		Effector: effect.New(effect.Options{
@@ -155,20 +155,14 @@ func (o *sweepOptions) run(ctx context.Context, cfg *rest.Config, api calico.API
 		Gate: caches.monitor.Gate, Grace: o.grace, Workers: o.workers, Rate: limit.Rate,
 		Select: narrow.selects, Max: o.max,
 	}).Pass(ctx)
-	return o.conclude(report, show, streams.Out)
+	return o.conclude(report, show)
 }
 
-// conclude prints the summary; a sweep that did not end well is an error.
-func (o *sweepOptions) conclude(r sweeper.Report, show *sweepView, out io.Writer) error {
-	show.end()
+// conclude tells what was done; a sweep that did not end well is an error.
+func (o *sweepOptions) conclude(r sweeper.Report, show *sweepView) error {
 	if r.Err == nil || r.Swept+r.WouldSweep > 0 {
-		show.summary(out)
-		if o.yes {
-			fmt.Fprintf(out, "Deleted %d handles in %s; %d kept, %d changed meanwhile, %d gone already, %d held by a finalizer, %d failed.\n",
-				r.Swept, r.Ended.Sub(r.Started).Round(time.Millisecond), r.Kept, r.Conflicts, r.Vanished, r.Held, r.Failed)
-			fmt.Fprintf(out, "Undo with: kubectl ipam-guard restore -f %s\n", o.auditFile)
-		} else {
-			fmt.Fprintf(out, "Would delete %d handles; nothing was changed. Add --yes to delete them.\n", r.WouldSweep)
+		if err := show.conclude(r, o.yes, o.audit.path); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -193,7 +187,7 @@ type caches struct {
 // syncTimeout bounds the wait for the first lists.
 const syncTimeout = 2 * time.Minute
 
-func follow(ctx context.Context, cfg *rest.Config, api calico.API, c clock.Clock, grace time.Duration) (*caches, error) {
+func follow(ctx context.Context, cfg *rest.Config, api calico.API, c clock.WithTicker, grace time.Duration) (*caches, error) {
 	inv := inventory.New(c)
 	f, err := feed.New(cfg, api, inv, feed.Options{})
 	if err != nil {
@@ -203,14 +197,17 @@ func follow(ctx context.Context, cfg *rest.Config, api calico.API, c clock.Clock
 	if err != nil {
 		return nil, err
 	}
+	group := conditions.NewGroup(calico.Detection{API: api, Certain: true},
+		func(ctx context.Context) (calico.Detection, error) { return calico.Detect(ctx, cfg) }, c, logr.Discard())
 	running, cancel := context.WithCancel(ctx)
-	var group sync.WaitGroup
-	for _, start := range []func(context.Context) error{f.Start, lock.Start} {
-		group.Go(func() { _ = start(running) }) // Both end by the context alone.
+	var followers sync.WaitGroup
+	for _, start := range []func(context.Context) error{f.Start, lock.Start, group.Start} {
+		// An error of one of them shows as a pause.
+		followers.Go(func() { _ = start(running) })
 	}
 	stop := func() {
 		cancel()
-		group.Wait()
+		followers.Wait()
 	}
 	waiting, done := context.WithTimeout(ctx, syncTimeout)
 	defer done()
@@ -222,76 +219,6 @@ func follow(ctx context.Context, cfg *rest.Config, api calico.API, c clock.Clock
 	}
 	return &caches{
 		inventory: inv, feed: f, stop: stop,
-		monitor: pause.NewMonitor(c, grace, func() pause.Facts { return facts(inv, f, lock) }, func(pause.Pause, bool) {}),
+		monitor: pause.NewMonitor(c, grace, func() pause.Facts { return conditions.Facts(inv, f, lock, group) }, func(pause.Pause, bool) {}),
 	}, nil
-}
-
-func facts(inv *inventory.Inventory, f *feed.Feed, lock *datastore.Lock) pause.Facts {
-	s := inv.Summary()
-	p := pause.Facts{Nodes: s.Nodes, Blocks: s.Blocks, CalicoPods: s.CalicoPods, InUse: s.ReferencedHandles}
-	p.Locked, p.LockDetail = lock.State()
-	for _, c := range f.Conditions() {
-		cache := pause.Cache{Resource: c.Resource, Synced: c.Synced, Connected: c.Connected}
-		if c.Err != nil {
-			cache.Detail = c.Err.Error()
-		}
-		p.Caches = append(p.Caches, cache)
-	}
-	return p
-}
-
-// sweepView shows a sweep on the terminal; it is a sweeper.Observer.
-type sweepView struct {
-	out      io.Writer
-	names    bool
-	progress *progress
-
-	mu       sync.Mutex
-	verdicts map[sweeper.Class]int
-	firstErr error
-}
-
-func newSweepView(streams genericiooptions.IOStreams, c clock.PassiveClock, names bool) *sweepView {
-	v := &sweepView{out: streams.Out, names: names, verdicts: map[sweeper.Class]int{}}
-	v.progress = newProgress(streams.ErrOut, c, "handles")
-	return v
-}
-
-// Judged implements sweeper.Observer.
-func (v *sweepView) Judged(t sweeper.Tally) { v.progress.begin(t.Candidates) }
-
-// Effect implements sweeper.Observer.
-func (v *sweepView) Effect(h *calico.IPAMHandle, r effect.Result, err error) {
-	v.progress.step()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	switch {
-	case err != nil && v.firstErr == nil:
-		v.firstErr = err
-	case r.Outcome == effect.Done || r.Outcome == effect.WouldDo:
-		v.verdicts[sweeper.Class{Outcome: r.Verdict.Outcome, Reason: r.Verdict.Reason}]++
-	}
-	if v.names && err == nil {
-		fmt.Fprintf(v.out, "%s\t%s\t%s/%s\n", h.Name, r.Outcome, r.Verdict.Outcome, r.Verdict.Reason)
-	}
-}
-
-// Passed implements sweeper.Observer.
-func (v *sweepView) Passed(sweeper.Report) {}
-
-func (v *sweepView) end() { v.progress.end() }
-
-func (v *sweepView) summary(out io.Writer) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	classes := make([]sweeper.Class, 0, len(v.verdicts))
-	for class := range v.verdicts {
-		classes = append(classes, class)
-	}
-	slices.SortFunc(classes, func(a, b sweeper.Class) int {
-		return cmp.Or(cmp.Compare(v.verdicts[b], v.verdicts[a]), strings.Compare(string(a.Reason), string(b.Reason)))
-	})
-	for _, class := range classes {
-		fmt.Fprintf(out, "%8d  %s/%s\n", v.verdicts[class], class.Outcome, class.Reason)
-	}
 }

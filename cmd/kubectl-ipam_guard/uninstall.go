@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/ipam-guard/ipam-guard/internal/access"
-	"github.com/ipam-guard/ipam-guard/internal/audit"
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/effect"
 	"github.com/ipam-guard/ipam-guard/internal/feed"
@@ -59,6 +57,7 @@ handles themselves stay as they are.`,
 	}
 	cmd.Flags().BoolVar(&u.yes, "yes", false, "do it; without it, only say what would be done")
 	cmd.Flags().BoolVar(&u.force, "force", false, "also free handles that somebody has deleted while an address is in use; Calico cannot release that address then")
+	u.audit.addFlag(cmd.Flags(), "each handle as it was")
 	cmd.Flags().Float64Var(&u.rate, "rate", 0, "most handles a second; 0 for as fast as the API server allows")
 	return cmd
 }
@@ -70,6 +69,7 @@ type uninstall struct {
 	api        calico.API
 	yes, force bool
 	rate       float64
+	audit      auditFile
 }
 
 func (u *uninstall) permissions(api calico.API) []access.Permission {
@@ -151,8 +151,13 @@ func (u *uninstall) strip(ctx context.Context, inv *inventory.Inventory, marked 
 	if err != nil {
 		return 0, marked, err
 	}
+	record, err := u.audit.open(u.clock)
+	if err != nil {
+		return 0, marked, err
+	}
+	defer record.Close()
 	effector := effect.New(effect.Options{
-		API: api, Evidence: inv, Audit: audit.ToLogger(logr.Discard()), Pace: limit, Clock: u.clock, Grace: verdict.DefaultGrace,
+		API: api, Evidence: inv, Audit: record, Pace: limit, Clock: u.clock, Grace: verdict.DefaultGrace,
 	})
 	bar := newProgress(u.streams.ErrOut, u.clock, "handles")
 	bar.begin(marked)

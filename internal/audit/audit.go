@@ -75,11 +75,30 @@ type File struct {
 
 // OpenFile opens or creates the file at path for appending.
 func OpenFile(path string) (*File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open audit file: %w", err)
 	}
+	if err := endLine(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("open audit file: %w", err), f.Close())
+	}
 	return &File{file: f}, nil
+}
+
+// endLine ends a last line that a crash cut short, so that it spoils no other.
+func endLine(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return err
+	}
+	last := make([]byte, 1)
+	if _, err := f.ReadAt(last, info.Size()-1); err != nil {
+		return err
+	}
+	if last[0] != '\n' {
+		_, err = f.WriteString("\n")
+	}
+	return err
 }
 
 // Write implements Log.
@@ -101,35 +120,40 @@ func (f *File) Close() error {
 	return errors.Join(f.file.Sync(), f.file.Close())
 }
 
-// maxLine bounds one record; a handle is at most etcd's request limit.
-const maxLine = 4 << 20
-
 // Read gives each record of r to visit, in order. It accepts plain records and
-// log lines that hold one under "audit"; other log lines are passed over. A
+// log lines that hold one under "audit"; other log lines are passed over. So is
+// a line that was cut short: what it would have recorded was not done. Any other
 // damaged line is an error that names its number.
 func Read(r io.Reader, visit func(Record) error) error {
-	scanner := bufio.NewScanner(r)
-	scanner.Buffer(make([]byte, 0, 64<<10), maxLine)
-	for n := 1; scanner.Scan(); n++ {
-		line := bytes.TrimSpace(scanner.Bytes())
-		if len(line) == 0 {
-			continue
+	lines := bufio.NewReaderSize(r, 64<<10)
+	for n := 1; ; n++ {
+		line, err := lines.ReadBytes('\n')
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
+			return fmt.Errorf("read audit records: %w", err)
 		}
-		record, ok, err := parse(line)
-		if err != nil {
-			return fmt.Errorf("audit line %d: %w", n, err)
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			record, ok, err := parse(line)
+			switch {
+			case err != nil && isCut(line):
+			case err != nil:
+				return fmt.Errorf("audit line %d: %w", n, err)
+			case ok:
+				if err := visit(record); err != nil {
+					return err
+				}
+			}
 		}
-		if !ok {
-			continue
-		}
-		if err := visit(record); err != nil {
-			return err
+		if last {
+			return nil
 		}
 	}
-	if err := scanner.Err(); err != nil {
-		return fmt.Errorf("read audit records: %w", err)
-	}
-	return nil
+}
+
+// isCut tells whether the line is the beginning of an object alone.
+func isCut(line []byte) bool {
+	var whole json.RawMessage
+	return line[0] == '{' && errors.Is(json.NewDecoder(bytes.NewReader(line)).Decode(&whole), io.ErrUnexpectedEOF)
 }
 
 // parse reads a plain record or a log line around one; ok is false for any

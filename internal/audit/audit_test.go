@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -74,6 +75,37 @@ func TestTheManagersLogIsAnAuditFileToo(t *testing.T) {
 	got := readAll(t, []byte(lines))
 	if len(got) != 1 || !reflect.DeepEqual(got[0], record()) {
 		t.Errorf("got %+v from\n%s", got, lines)
+	}
+}
+
+func TestALineThatACrashCutShortSpoilsNoOther(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	write := func() {
+		f, err := OpenFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(f.Write(record()), f.Write(record()), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, info.Size()-10); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 3} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := readAll(t, data); len(got) != want {
+			t.Errorf("got %d records, want %d", len(got), want)
+		}
+		write()
 	}
 }
 

@@ -104,15 +104,14 @@ func (a *addresses) useByPod(pod *corev1.Pod) {
 	}
 }
 
-// podIPs are a pod's addresses, by Calico's annotations if it has them.
+// podIPs are a pod's addresses, by Calico's annotations and by its status:
+// either may be behind.
 func podIPs(pod *corev1.Pod) []netip.Addr {
 	texts := strings.Split(cmp.Or(pod.Annotations[calico.PodIPsAnnotation], pod.Annotations[calico.PodIPAnnotation]), ",")
-	if len(texts) == 1 && texts[0] == "" {
-		texts = []string{pod.Status.PodIP}
-		for _, ip := range pod.Status.PodIPs {
-			texts = append(texts, ip.IP)
-		}
+	for _, ip := range pod.Status.PodIPs {
+		texts = append(texts, ip.IP)
 	}
+	texts = append(texts, pod.Status.PodIP)
 	var ips []netip.Addr
 	for _, text := range texts {
 		text, _, _ = strings.Cut(strings.TrimSpace(text), "/")

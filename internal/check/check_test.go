@@ -12,6 +12,7 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/check"
 	"github.com/ipam-guard/ipam-guard/internal/controlplane"
 	"github.com/ipam-guard/ipam-guard/internal/refcluster"
+	"github.com/ipam-guard/ipam-guard/internal/terminal"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
 
@@ -57,7 +58,7 @@ func TestCheckCountsTheReferenceCluster(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := r.Print(&out, true); err != nil {
+	if err := r.Print(&out, terminal.Palette{}, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

@@ -126,8 +126,13 @@ func (h *handles) report(r *Report, inv *inventory.Inventory, grace time.Duratio
 	}
 	t := newTally(r, inv)
 	for e, v := range inv.All(r.Time, grace) {
-		if len(e.References) == 0 {
-			e.Declared = h.blocks(h.key(e.Handle.Name))
+		key := h.key(e.Handle.Name)
+		switch {
+		case h.declared[key].deleted && len(e.References) > 0:
+			e.Handle.SoftDeleted = true
+			v = verdict.Judge(e)
+		case len(e.References) == 0:
+			e.Declared = h.blocks(key)
 			e.Owner = ownership.Resolve(ownership.Subject{ID: e.ID, Name: e.Handle.Name, Stamp: e.Handle.Stamp, Declared: e.Declared}, inv)
 			v = verdict.Judge(e)
 		}

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/ipam-guard/ipam-guard/internal/terminal"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
 
@@ -14,9 +16,11 @@ import (
 const topNodes = 20
 
 // Print writes the report for people; wide also names blocks and addresses.
-func (r *Report) Print(out io.Writer, wide bool) error {
+func (r *Report) Print(out io.Writer, colour terminal.Palette, wide bool) error {
 	w := bufio.NewWriter(out)
 	line := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	// What should be zero is coloured.
+	wrong := func(n int, format string, args ...any) { line("%s", colour.Number(n, fmt.Sprintf(format, args...))) }
 	line("Found %d IPAM blocks.", r.Blocks)
 	if wide {
 		for _, b := range r.BlockList {
@@ -44,28 +48,29 @@ func (r *Report) Print(out io.Writer, wide bool) error {
 		}
 		line("Node with most allocations has %d; median is %d.", r.MaxAllocations, r.MedianAllocations)
 	}
-	line("Found %d IPs that are allocated in IPAM but not actually in use.", len(r.AllocatedNotInUse))
+	wrong(len(r.AllocatedNotInUse), "Found %d IPs that are allocated in IPAM but not actually in use.", len(r.AllocatedNotInUse))
 	printAddresses(w, r.AllocatedNotInUse, wide)
-	line("Found %d in-use IPs that are not in active IP pools.", r.InUseOutsidePools)
-	line("Found %d in-use IPs that are in active IP pools but have no corresponding IPAM allocation.", len(r.InUseNotAllocated))
+	wrong(r.InUseOutsidePools, "Found %d in-use IPs that are not in active IP pools.", r.InUseOutsidePools)
+	wrong(len(r.InUseNotAllocated), "Found %d in-use IPs that are in active IP pools but have no corresponding IPAM allocation.", len(r.InUseNotAllocated))
 	printAddresses(w, r.InUseNotAllocated, wide)
-	line("Found %d handles with no matching IPs (and %d handles with matches).", r.HandlesWithoutMatches, r.HandlesWithMatches)
-	line("Found %d handles mentioned in blocks with no matching handle resource.", r.HandlesMissing)
-	line("Found %d handles whose counts differ from the blocks'.", r.HandlesSkewed)
-	line("Found %d handles marked deleted.", r.HandlesMarkedDeleted)
-	line("Found %d invalid blocks.", r.BlocksInvalid)
-	line("Check complete; found %d problems.", r.Problems)
-	if err := r.printHandles(w); err != nil {
+	wrong(r.HandlesWithoutMatches, "Found %d handles with no matching IPs (and %d handles with matches).", r.HandlesWithoutMatches, r.HandlesWithMatches)
+	wrong(r.HandlesMissing, "Found %d handles mentioned in blocks with no matching handle resource.", r.HandlesMissing)
+	wrong(r.HandlesSkewed, "Found %d handles whose counts differ from the blocks'.", r.HandlesSkewed)
+	wrong(r.HandlesMarkedDeleted, "Found %d handles marked deleted.", r.HandlesMarkedDeleted)
+	wrong(r.BlocksInvalid, "Found %d invalid blocks.", r.BlocksInvalid)
+	wrong(r.Problems, "Check complete; found %d problems.", r.Problems)
+	if err := r.printHandles(w, colour); err != nil {
 		return err
 	}
 	return w.Flush()
 }
 
-func (r *Report) printHandles(w io.Writer) error {
+func (r *Report) printHandles(w io.Writer, colour terminal.Palette) error {
 	table := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
 	fmt.Fprintln(table, "\nVERDICT\tREASON\tHANDLES")
 	for _, v := range r.Verdicts {
-		fmt.Fprintf(table, "%s\t%s\t%d\n", v.Outcome, v.Reason, v.Handles)
+		// The last column is not padded, so that colour does not shift it.
+		fmt.Fprintf(table, "%s\t%s\t%s\n", v.Outcome, v.Reason, colour.Outcome(v.Outcome, strconv.Itoa(v.Handles)))
 	}
 	for _, part := range []struct {
 		title  string

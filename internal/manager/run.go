@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,6 +28,7 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/access"
 	"github.com/ipam-guard/ipam-guard/internal/audit"
 	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/conditions"
 	"github.com/ipam-guard/ipam-guard/internal/config"
 	"github.com/ipam-guard/ipam-guard/internal/datastore"
 	"github.com/ipam-guard/ipam-guard/internal/effect"
@@ -53,7 +53,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	klog.SetLogger(log.WithName("client-go"))
 	restConfig.QPS = -1 // Effects have a pace of their own.
 
-	api, groupDetail, err := preflight(ctx, restConfig, cfg, log)
+	found, err := preflight(ctx, restConfig, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	if err != nil {
 		return err
 	}
-	p, err := newParts(mgr, restConfig, cfg, api, groupDetail, log)
+	p, err := newParts(mgr, restConfig, cfg, found, log)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 			return err
 		}
 	}
-	log.Info("starting", "version", version.String(), "apiGroup", api.String(),
+	log.Info("starting", "version", version.String(), "apiGroup", found.API.String(),
 		"sweep", cfg.Sweep.Enabled, "dryRun", cfg.Sweep.DryRun, "grace", cfg.Sweep.Grace.Duration.String(),
 		"rate", cfg.Sweep.Rate, "guard", cfg.Guard.Mode, "webhook", cfg.Webhook.Enabled)
 	if err := mgr.Start(ctx); err != nil {
@@ -80,12 +80,12 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 }
 
 // preflight finds Calico and checks permissions, for one clear line each.
-func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, log logr.Logger) (calico.API, string, error) {
+func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, log logr.Logger) (calico.Detection, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	detection, err := calico.Detect(ctx, restConfig)
 	if err != nil {
-		return calico.API{}, "", err
+		return calico.Detection{}, err
 	}
 	log.Info("found Calico", "apiGroup", detection.API.String(), "detail", detection.Detail)
 	wanted := access.Watching(detection.API)
@@ -93,9 +93,9 @@ func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, 
 		wanted = append(wanted, access.Sweeping(detection.API)...)
 	}
 	if err := access.Require(ctx, restConfig, wanted...); err != nil {
-		return calico.API{}, "", err
+		return calico.Detection{}, err
 	}
-	return detection.API, uncertainty(detection), nil
+	return detection, nil
 }
 
 func newManager(restConfig *rest.Config, cfg config.Config, log logr.Logger) (ctrl.Manager, error) {
@@ -155,11 +155,11 @@ type parts struct {
 	monitor   *pause.Monitor
 	teller    *teller
 	audit     *audit.File
-	// uncertain says why the Calico API group is not certain; "" when it is.
-	uncertain atomic.Pointer[string]
+	group     *conditions.Group
 }
 
-func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, api calico.API, groupDetail string, log logr.Logger) (*parts, error) {
+func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, found calico.Detection, log logr.Logger) (*parts, error) {
+	api := found.API
 	p := &parts{mgr: mgr, restConfig: restConfig, cfg: cfg, api: api, log: log, clock: clock.RealClock{}}
 	p.inventory = inventory.New(p.clock)
 	var err error
@@ -182,8 +182,9 @@ func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, api 
 	if p.teller, err = newTeller(mgr, restConfig, cfg, api, p.clock, collectors, log); err != nil {
 		return nil, err
 	}
-	p.uncertain.Store(&groupDetail)
-	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration, p.pauseFacts, p.teller.paused)
+	p.group = conditions.NewGroup(found, func(ctx context.Context) (calico.Detection, error) { return calico.Detect(ctx, restConfig) }, p.clock, log)
+	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration,
+		func() pause.Facts { return conditions.Facts(p.inventory, p.feed, p.lock, p.group) }, p.teller.paused)
 	record := audit.ToLogger(log.WithName("audit"))
 	if cfg.AuditFile != "" {
 		if p.audit, err = audit.OpenFile(cfg.AuditFile); err != nil {
@@ -242,8 +243,8 @@ func (p *parts) addControllers() error {
 		p.mgr.Add(leading{p.synced(release.Start)}),
 		p.mgr.Add(leading{p.synced(complete.Start)}),
 		p.mgr.Add(leading{p.teller.run}),
-		p.mgr.Add(p.every(pauseInterval, p.tellPauses)),
-		p.mgr.Add(p.every(groupInterval, p.findGroup)),
+		p.mgr.Add(leading{p.tellPauses}),
+		p.mgr.Add(leading{p.group.Start}),
 	)
 }
 
@@ -273,75 +274,18 @@ func (p *parts) synced(run func(context.Context) error) func(context.Context) er
 // for them.
 const pauseInterval = 2 * time.Second
 
-// every does work each interval until ctx ends or the work fails.
-func (p *parts) every(interval time.Duration, work func(context.Context) error) leading {
-	return leading{func(ctx context.Context) error {
-		ticker := p.clock.NewTicker(interval)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-ticker.C():
-			}
-			if err := work(ctx); err != nil {
-				return err
-			}
-		}
-	}}
-}
-
 // tellPauses keeps metric, event and status true while nothing is swept.
-func (p *parts) tellPauses(context.Context) error {
-	p.monitor.Active()
-	return nil
-}
-
-// groupInterval is how often the Calico API group is looked for again.
-const groupInterval = 20 * time.Second
-
-// findGroup notices when Calico moves from one API group to the other. The
-// caches follow one group, so that a move ends the process, to start anew.
-func (p *parts) findGroup(ctx context.Context) error {
-	detection, err := calico.Detect(ctx, p.restConfig)
-	switch {
-	case errors.Is(err, calico.ErrNoCalico), errors.Is(err, calico.ErrAggregatedOnly):
-		return err
-	case err != nil:
-		// The watches tell of an API server that is away.
-		p.log.V(1).Info("Calico's API group is not known", "error", err.Error())
-		return nil
-	case detection.API != p.api:
-		return fmt.Errorf("Calico has moved from %s to %s", p.api, detection.API) //nolint:staticcheck // a name
-	}
-	detail := uncertainty(detection)
-	p.uncertain.Store(&detail)
-	return nil
-}
-
-// uncertainty says why the group is not certain; "" when it is.
-func uncertainty(d calico.Detection) string {
-	if d.Certain {
-		return ""
-	}
-	return d.Detail
-}
-
-func (p *parts) pauseFacts() pause.Facts {
-	summary := p.inventory.Summary()
-	f := pause.Facts{
-		Nodes: summary.Nodes, Blocks: summary.Blocks, CalicoPods: summary.CalicoPods,
-		InUse: summary.ReferencedHandles, GroupDetail: *p.uncertain.Load(),
-	}
-	f.Locked, f.LockDetail = p.lock.State()
-	for _, c := range p.feed.Conditions() {
-		cache := pause.Cache{Resource: c.Resource, Synced: c.Synced, Connected: c.Connected}
-		if c.Err != nil {
-			cache.Detail = c.Err.Error()
+func (p *parts) tellPauses(ctx context.Context) error {
+	ticker := p.clock.NewTicker(pauseInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+			p.monitor.Active()
 		}
-		f.Caches = append(f.Caches, cache)
 	}
-	return f
 }
 
 func (p *parts) cacheLag() map[string]time.Duration {
