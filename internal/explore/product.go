@@ -147,9 +147,11 @@ func (w *world) run(r int, op *operation, next question, ask bool) *operation {
 		out.answers = append(op.answers[:len(op.answers):len(op.answers)], *s.answered)
 		out.hash = mix(mix(op.hash, s.answered.hash()), s.answered.past.objects^s.answered.past.owners)
 	}
-	proving := func(q question) bool { return q.verb == proveFresh }
-	if slices.ContainsFunc(out.open, proving) && !slices.ContainsFunc(op.open, proving) {
-		out.target = [streams]uint64{blockStream: w.newest(blockStream), ownerStream: w.newest(ownerStream)}
+	for _, q := range out.open {
+		// A proof is of the moment when it was asked for.
+		if q.verb == proveFresh && !slices.Contains(op.open, q) {
+			out.target = [streams]uint64{blockStream: w.newest(blockStream), ownerStream: w.newest(ownerStream)}
+		}
 	}
 	return out
 }
@@ -195,7 +197,7 @@ func (s *session) work() {
 	case sweepPass:
 		sweeper.New(sweeper.Options{
 			Inventory: s, API: rules.API(s), Effector: effector, Freshness: rules.Freshness(s),
-			Observer: silent{}, Clock: c, Log: logr.Discard(), Gate: s.pauses, Grace: rules.Grace, Inline: true,
+			Observer: silent{}, Clock: c, Log: logr.Discard(), Gate: rules.Gate(s.pauses), Grace: rules.Grace, Inline: true,
 		}).Pass(s.ctx)
 	case guardCheck:
 		guard.New(guard.Options{Inventory: s, Effector: effector, Observer: silent{}, Clock: c, Log: logr.Discard()}).Check(s.ctx)
@@ -396,7 +398,7 @@ func (s *session) inventory() *inventory.Inventory { return s.w.x.inventory(s.w.
 
 // EvidenceFor implements effect.Evidence.
 func (s *session) EvidenceFor(h *calico.IPAMHandle, now time.Time, grace time.Duration) verdict.Evidence {
-	return s.w.x.rules.Alter(s.inventory().EvidenceFor(h, now, grace))
+	return s.w.x.rules.Alter(s.inventory().EvidenceFor(s.w.x.rules.Seen(h), now, grace))
 }
 
 // All implements sweeper.Inventory.

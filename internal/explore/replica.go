@@ -74,13 +74,13 @@ func (x *Explorer) inventory(s *Scenario, p *past) *inventory.Inventory {
 	inv := inventory.New(c)
 	for n := len(order) - 1; n >= 0; n-- {
 		c.second = order[n].second
-		order[n].feed(s, inv)
+		order[n].feed(s, inv, &x.rules)
 	}
 	x.inventories[key] = inv
 	return inv
 }
 
-func (p *past) feed(s *Scenario, inv *inventory.Inventory) {
+func (p *past) feed(s *Scenario, inv *inventory.Inventory, rules *Rules) {
 	resources := map[stream][]inventory.Resource{
 		handleStream: {inventory.Handles}, blockStream: {inventory.Blocks}, ownerStream: {inventory.Pods, inventory.Nodes},
 	}[p.stream]
@@ -94,11 +94,11 @@ func (p *past) feed(s *Scenario, inv *inventory.Inventory) {
 		case p.stream == handleStream && e.gone:
 			inv.DeleteHandle(s.handles[e.index].name, e.rv)
 		case p.stream == handleStream:
-			inv.ApplyHandle(inventory.FromObject(e.handle))
+			inv.ApplyHandle(inventory.FromObject(rules.Seen(e.handle)))
 		case p.stream == blockStream && e.gone:
 			inv.DeleteBlock(s.blocks[e.index].name, e.rv)
 		case p.stream == blockStream:
-			inv.ApplyBlock(e.block)
+			inv.ApplyBlock(rules.SeenBlock(e.block))
 		case e.isNode && e.gone:
 			inv.DeleteNode(nodeName, e.rv)
 		case e.isNode:

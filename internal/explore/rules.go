@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/controllers/sweeper"
 	"github.com/ipam-guard/ipam-guard/internal/audit"
+	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/effect"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
@@ -14,7 +15,11 @@ import (
 // Rules wrap what the product is given. Left alone they change nothing; a test
 // takes a safety rule away by wrapping what the rule rests on.
 type Rules struct {
-	API        func(effect.API) effect.API
+	API func(effect.API) effect.API
+	// Seen is what the caches and a judgement take of a handle.
+	Seen func(*calico.IPAMHandle) *calico.IPAMHandle
+	// SeenBlock is what the caches take of a block.
+	SeenBlock  func(*calico.IPAMBlock) *calico.IPAMBlock
 	Evidence   func(effect.Evidence) effect.Evidence
 	Alter      func(verdict.Evidence) verdict.Evidence
 	Audit      func(audit.Log) audit.Log
@@ -28,6 +33,8 @@ type Rules struct {
 // complete fills in what changes nothing.
 func (r *Rules) complete() {
 	keep(&r.API)
+	keep(&r.Seen)
+	keep(&r.SeenBlock)
 	keep(&r.Evidence)
 	keep(&r.Alter)
 	keep(&r.Audit)

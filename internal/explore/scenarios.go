@@ -11,7 +11,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI ADD", at: readForIncrement, blocks: []int{0}, mortal: true},
 			},
 			replicas: 1,
-			left:     budget{hours: 4, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 2, completeStamps: 1}},
+			left: budget{hours: 3, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 2}},
 		},
 		{
 			Name: "release", Claim: "a pod goes, and CNI may be killed while it releases the address",
@@ -21,7 +21,7 @@ func Scenarios() []*Scenario {
 				{name: "IP GC", at: collect, blocks: []int{0}},
 			},
 			replicas: 1, begin: inUse(0, 0),
-			left: budget{hours: 3, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 1, completeStamps: 1}},
+			left: budget{hours: 2, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 1, completeStamps: 1}},
 		},
 		{
 			Name: "raw delete", Claim: "somebody deletes the handle of a pod that is being set up, with the webhooks going down and up",
@@ -32,7 +32,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI DEL", at: readForRelease, after: 1},
 			},
 			replicas: 1,
-			left:     budget{hours: 3, webhook: 2, crashes: 1, work: [works]uint8{guardCheck: 2}},
+			left: budget{hours: 2, webhook: 1, crashes: 1, work: [works]uint8{guardCheck: 1}},
 		},
 		{
 			Name: "dual stack", Claim: "a pod gets two addresses, and Calico's second update knows nothing of stamp and finalizer",
@@ -43,7 +43,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI DEL", at: readForRelease, after: 1},
 			},
 			replicas: 1,
-			left:     budget{hours: 2, webhook: 2, work: [works]uint8{guardCheck: 1}},
+			left: budget{hours: 2, webhook: 1, work: [works]uint8{guardCheck: 1}},
 		},
 		{
 			Name: "tunnel", Claim: "a node comes back under its name and takes its tunnel's leaked handle up again",
@@ -52,7 +52,7 @@ func Scenarios() []*Scenario {
 				{name: "tunnel", at: readForIncrement, blocks: []int{0}, mortal: true},
 			},
 			replicas: 1, begin: leaked(0, 0), noNode: true,
-			left: budget{hours: 3, webhook: 2, crashes: 1, restarts: 1, nodes: 2, work: [works]uint8{sweepPass: 1, guardCheck: 1}},
+			left: budget{hours: 2, webhook: 1, nodes: 1, work: [works]uint8{sweepPass: 1}},
 		},
 		{
 			Name: "tunnel held", Claim: "a node comes back while the guard is about to let its deleted handle go",
@@ -62,7 +62,7 @@ func Scenarios() []*Scenario {
 				{name: "release", at: readForRelease, after: 1},
 			},
 			replicas: 1, begin: terminating(0, 0),
-			left: budget{hours: 3, crashes: 1, work: [works]uint8{sweepPass: 1, guardCheck: 2}},
+			left: budget{hours: 2, work: [works]uint8{sweepPass: 1, guardCheck: 1}},
 		},
 		{
 			Name: "tunnel, raw delete", Claim: "a sweep comes too late for a tunnel's handle, and somebody deletes it while it is in use",
@@ -72,7 +72,7 @@ func Scenarios() []*Scenario {
 				{name: "kubectl", at: admitDelete},
 			},
 			replicas: 1, begin: leaked(0, 0), noNode: true,
-			left: budget{hours: 2, webhook: 2, nodes: 1, work: [works]uint8{sweepPass: 1, guardCheck: 1}},
+			left: budget{hours: 1, webhook: 1, work: [works]uint8{sweepPass: 1, guardCheck: 1}},
 		},
 		{
 			Name: "two replicas", Claim: "the lease moves while a sweep is under way, and the old leader does not hear of it at once",
@@ -81,7 +81,7 @@ func Scenarios() []*Scenario {
 				{name: "tunnel", at: readForIncrement, blocks: []int{0}},
 			},
 			replicas: 2, begin: leaked(0, 0), noNode: true,
-			left: budget{hours: 2, leases: 1, nodes: 1, work: [works]uint8{sweepPass: 2, guardCheck: 1}},
+			left: budget{leases: 1, nodes: 1, work: [works]uint8{sweepPass: 2}},
 		},
 		{
 			Name: "lock", Claim: "an operator locks the datastore and takes a block away for a while; its pod is gone, its address not released",
@@ -91,7 +91,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI DEL", at: readForRelease, after: 1, mortal: true},
 			},
 			replicas: 1, begin: podless(0, inUse(0, 0)),
-			left: budget{hours: 3, crashes: 1, restarts: 1, work: [works]uint8{sweepPass: 2, completeStamps: 1}},
+			left: budget{hours: 2, work: [works]uint8{sweepPass: 2}},
 		},
 		{
 			Name: "lock, pod alive", Claim: "the same while the pod lives on",
