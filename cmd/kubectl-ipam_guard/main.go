@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,14 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/version"
 )
 
+// gcPercent spends a tenth of a second of CPU on a sixth less of memory: a check
+// runs where other things do.
+const gcPercent = 50
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}
 	// A reader that goes away ends the output, not a sweep half-way.
 	signal.Ignore(syscall.SIGPIPE)
