@@ -4,21 +4,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
+
+	"github.com/ipam-guard/ipam-guard/e2e/readme"
 )
 
 // readme runs the README's commands that stand behind a comment of this name,
 // as they stand there.
 func (i *installation) readme(t testing.TB, name string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), "README.md"))
+	script, err := readme.Commands(name)
 	must(t, err)
-	_, after, ok := strings.Cut(string(text), "<!-- "+name+" -->\n```bash\n")
-	if !ok {
-		t.Fatalf("the README has no commands named %s", name)
-	}
-	script, _, _ := strings.Cut(after, "```")
 	if out, err := i.command(t, "bash", "-euo", "pipefail", "-c", script).CombinedOutput(); err != nil {
 		t.Fatalf("the README's %s: %v\n%s", name, err, out)
 	}

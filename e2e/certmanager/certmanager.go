@@ -71,6 +71,15 @@ func Definitions(ctx context.Context) ([]*apiextensionsv1.CustomResourceDefiniti
 
 // Run runs the controllers and the CA injector until ctx ends.
 func Run(ctx context.Context, kubeconfig string, cfg *rest.Config) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return Controllers(ctx, kubeconfig) })
+	group.Go(func() error { return Injector(ctx, cfg) })
+	return group.Wait()
+}
+
+// Controllers runs the controllers until ctx ends. An empty kubeconfig means
+// the account of the pod.
+func Controllers(ctx context.Context, kubeconfig string) error {
 	factory, err := controller.NewContextFactory(ctx, controller.ContextOptions{
 		Kubeconfig:    kubeconfig,
 		IssuerOptions: controller.IssuerOptions{ClusterResourceNamespace: "cert-manager"},
@@ -92,7 +101,11 @@ func Run(ctx context.Context, kubeconfig string, cfg *rest.Config) error {
 	}
 	shared.KubeSharedInformerFactory.Start(ctx.Done())
 	shared.SharedInformerFactory.Start(ctx.Done())
+	return unlessEnded(group.Wait())
+}
 
+// Injector runs the CA injector until ctx ends.
+func Injector(ctx context.Context, cfg *rest.Config) error {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, cmapi.AddToScheme, apiextensionsv1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -121,9 +134,12 @@ func Run(ctx context.Context, kubeconfig string, cfg *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("CA injector: %w", err)
 	}
-	group.Go(func() error { return mgr.Start(ctx) })
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, http.ErrServerClosed) {
-		return err
+	return unlessEnded(mgr.Start(ctx))
+}
+
+func unlessEnded(err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, http.ErrServerClosed) {
+		return nil
 	}
-	return nil
+	return err
 }

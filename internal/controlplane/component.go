@@ -44,6 +44,12 @@ func NewComponent(name, path, logFile, readyURL string, args ...string) *Compone
 	return newComponent(name, path, logFile, probe(http.DefaultTransport, readyURL), args)
 }
 
+// ReadyWhen replaces the URL by a question of the caller's. It returns c.
+func (c *Component) ReadyWhen(ready func(context.Context) error) *Component {
+	c.ready = ready
+	return c
+}
+
 func newComponent(name, path, logFile string, ready func(context.Context) error, args []string) *Component {
 	return &Component{Grace: stopGrace, name: name, path: path, args: args, log: logFile, ready: ready}
 }

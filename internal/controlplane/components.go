@@ -40,6 +40,8 @@ func newAPIServer(c *ControlPlane, path string, listen netip.AddrPort, o Options
 		"--tls-cert-file=" + c.pki.file("apiserver.crt"),
 		"--tls-private-key-file=" + c.pki.file("apiserver.key"),
 		"--client-ca-file=" + c.pki.file("ca.crt"),
+		"--kubelet-client-certificate=" + c.pki.file("kubelet-client.crt"),
+		"--kubelet-client-key=" + c.pki.file("kubelet-client.key"),
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.pki.file("sa.key"),
 		"--service-account-signing-key-file=" + c.pki.file("sa.key"),

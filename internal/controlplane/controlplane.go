@@ -186,6 +186,12 @@ func (c *ControlPlane) KeepDir() string {
 // Config is a new admin configuration without client-side throttling.
 func (c *ControlPlane) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
+// ClientConfig is the configuration of a user who proves by certificate who
+// they are.
+func (c *ControlPlane) ClientConfig(user string, groups ...string) (*rest.Config, error) {
+	return c.pki.clientConfig(c.config.Host, user, groups...)
+}
+
 // Kubeconfig is the path of the admin's kubeconfig file.
 func (c *ControlPlane) Kubeconfig() string { return c.kubeconfig }
 

@@ -63,6 +63,13 @@ func newPKI(dir string, address netip.Addr, services netip.Prefix) (*pki, error)
 	if err != nil {
 		return nil, err
 	}
+	// Kubelets trust what has this certificate to be the API server.
+	client := p.template("kube-apiserver-kubelet-client", "system:masters")
+	client.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	clientPEM, clientKeyPEM, err := p.issue(client)
+	if err != nil {
+		return nil, err
+	}
 	// ServiceAccount tokens are RS256 in real clusters; keep that.
 	saKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -72,6 +79,7 @@ func newPKI(dir string, address netip.Addr, services netip.Prefix) (*pki, error)
 	for name, data := range map[string][]byte{
 		"ca.crt": p.caPEM, "ca.key": caKeyPEM,
 		"apiserver.crt": servingPEM, "apiserver.key": servingKeyPEM,
+		"kubelet-client.crt": clientPEM, "kubelet-client.key": clientKeyPEM,
 		"sa.key": saPEM,
 	} {
 		if err := os.WriteFile(p.file(name), data, 0o600); err != nil {
