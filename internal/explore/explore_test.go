@@ -1,10 +1,42 @@
 package explore
 
 import (
-	"math/rand/v2"
+	"flag"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
+
+var (
+	statesFlag = flag.Int("explore.states", defaultStates, "states of each scenario to look at, in order, before walks at random seek a quarter as many more; with -short a hundredth")
+	seedFlag   = flag.Uint64("explore.seed", 1, "seed of the walks at random")
+	replayFlag = flag.String("explore.replay", "", "schedule for TestReplay, as a failure tells it")
+)
+
+// A full run must have seen enough states in all.
+const (
+	enoughStates  = 1_000_000
+	defaultStates = 200_000
+)
+
+func limits() Limits {
+	l := Limits{States: *statesFlag, More: *statesFlag / 4, Seed: *seedFlag}
+	if testing.Short() {
+		l.States, l.More = l.States/100, l.More/100
+	}
+	return l
+}
+
+func explorer(t testing.TB, rules Rules) *Explorer {
+	t.Helper()
+	x, err := New(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
 
 func scenario(t testing.TB, name string) *Scenario {
 	t.Helper()
@@ -17,39 +49,95 @@ func scenario(t testing.TB, name string) *Scenario {
 	return nil
 }
 
+// hunt seeks a violation under rules that lack something.
 func hunt(t testing.TB, rules Rules, name string) *Violation {
 	t.Helper()
-	x, err := New(rules)
-	if err != nil {
-		t.Fatal(err)
+	l := Limits{States: 120_000, More: 30_000, Seed: 1}
+	if testing.Short() {
+		l.More = 0
 	}
-	began := time.Now()
-	k := x.walk(scenario(t, name))
-	v := k.breadth(200_000)
-	if v == nil {
-		v = k.wander(rand.New(rand.NewPCG(1, 2)), k.report.States+200_000)
+	report, v := explorer(t, rules).Explore(scenario(t, name), l)
+	if v != nil {
+		t.Logf("of %d states one breaks, after %d steps: %s", report.States, len(v.Schedule), v.What)
+	} else {
+		t.Logf("%d states, all schedules of %d steps, and none breaks", report.States, report.Depth)
 	}
-	t.Logf("%+v %s", k.report, time.Since(began))
 	return v
 }
 
-func TestQuick(t *testing.T) {
+// TestExplore breaks no promise in any interleaving that it comes by.
+func TestExplore(t *testing.T) {
+	began := time.Now()
+	var states atomic.Int64
+	t.Run("scenarios", func(t *testing.T) {
+		for _, s := range Scenarios() {
+			t.Run(s.Name, func(t *testing.T) {
+				t.Parallel()
+				began := time.Now()
+				report, v := explorer(t, Rules{}).Explore(s, limits())
+				states.Add(int64(report.States))
+				if v != nil {
+					t.Fatalf("%s\nTo see it again:\ngo test ./internal/explore -run TestReplay -v -explore.replay='%s'\n%s", v.What, v.Token(), v)
+				}
+				extent := "all schedules"
+				if !report.Exhausted {
+					extent = fmt.Sprintf("all schedules of up to %d steps, and longer ones by seed %d", report.Depth, *seedFlag)
+				}
+				t.Logf("%s: %d states, %d steps, %d left to come to rest, in %s: %s",
+					s.Claim, report.States, report.Steps, report.Settled, time.Since(began).Round(time.Millisecond), extent)
+			})
+		}
+	})
+	t.Logf("%d states in %s", states.Load(), time.Since(began).Round(time.Millisecond))
+	if !testing.Short() && !t.Failed() && *statesFlag >= defaultStates && states.Load() < enoughStates {
+		t.Errorf("only %d states were seen, want %d", states.Load(), enoughStates)
+	}
+}
+
+// TestReplay takes one schedule again and tells it step by step.
+func TestReplay(t *testing.T) {
+	if *replayFlag == "" {
+		t.Skip("no -explore.replay")
+	}
+	v, err := explorer(t, Rules{}).Replay(*replayFlag)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case v != nil:
+		t.Fatal(v)
+	}
+	t.Log("nothing breaks")
+}
+
+// TestSchedulesAreReplayed finds a violation and comes by it again, in another
+// explorer, by its token.
+func TestSchedulesAreReplayed(t *testing.T) {
+	for range 2 {
+		_, found := explorer(t, withoutFreshness).Explore(scenario(t, "assign"), Limits{States: 100_000})
+		if found == nil {
+			t.Fatal("found nothing")
+		}
+		again, err := explorer(t, withoutFreshness).Replay(found.Token())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again == nil || again.String() != found.String() {
+			t.Fatalf("found\n%s\nand then\n%v", found, again)
+		}
+		if right, err := explorer(t, Rules{}).Replay(found.Token()); err == nil && right != nil && !strings.Contains(right.What, "another version") {
+			t.Fatalf("the product itself breaks:\n%s", right)
+		}
+	}
+}
+
+// TestWalksAreTheSameEachTime walks twice by the same seed.
+func TestWalksAreTheSameEachTime(t *testing.T) {
+	l := Limits{States: 1000, More: 2000, Seed: 7}
 	for _, s := range Scenarios() {
-		t.Run(s.Name, func(t *testing.T) {
-			x, err := New(Rules{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			k := x.walk(s)
-			began := time.Now()
-			if v := k.breadth(60000); v != nil {
-				t.Errorf("%s\n%s", v.Token(), v)
-			}
-			t.Logf("%+v %v", k.report, time.Since(began))
-			if v := k.wander(rand.New(rand.NewPCG(1, 2)), k.report.States+20000); v != nil {
-				t.Errorf("%s\n%s", v.Token(), v)
-			}
-			t.Logf("%+v %v", k.report, time.Since(began))
-		})
+		one, _ := explorer(t, Rules{}).Explore(s, l)
+		other, _ := explorer(t, Rules{}).Explore(s, l)
+		if one != other {
+			t.Errorf("%s: %+v, and then %+v", s.Name, one, other)
+		}
 	}
 }

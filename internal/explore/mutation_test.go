@@ -208,25 +208,23 @@ func (blind) GetBlock(_ context.Context, name string) (*calico.IPAMBlock, error)
 // deleteFirst deletes a handle with the finalizer on, and takes that off after.
 type deleteFirst struct {
 	effect.API
-	read  map[string]*calico.IPAMHandle
-	patch []byte
+	releasing bool
 }
 
+// GetHandle is asked by the guard; the sweeper reads past the effector.
 func (d *deleteFirst) GetHandle(ctx context.Context, name string) (*calico.IPAMHandle, error) {
-	h, err := d.API.GetHandle(ctx, name)
-	if d.read == nil {
-		d.read = map[string]*calico.IPAMHandle{}
-	}
-	d.read[name] = h
-	return h, err
+	d.releasing = true
+	return d.API.GetHandle(ctx, name)
 }
 
 func (d *deleteFirst) PatchHandle(ctx context.Context, name string, patch []byte) (*calico.IPAMHandle, error) {
-	h := d.read[name]
-	if h == nil || h.DeletionTimestamp != nil || !strings.Contains(string(patch), "finalizers") {
+	if d.releasing {
 		return d.API.PatchHandle(ctx, name, patch)
 	}
-	return h, nil
+	h := &calico.IPAMHandle{}
+	err := json.Unmarshal(patch, h)
+	h.Name = name
+	return h, err
 }
 
 func (d *deleteFirst) DeleteHandle(ctx context.Context, name string, uid types.UID, rv string) (*calico.IPAMHandle, error) {
@@ -291,7 +289,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		breaks   string
 	}{
 		"the grace period outlasts an assignment":                             {withoutGrace, "assign", "IPAM Guard has removed"},
-		"a delete carries the resource version that was judged":               {withoutVersion, "tunnel", "IPAM Guard has removed"},
+		"a delete carries the resource version that was judged":               {withoutVersion, "tunnel at once", "IPAM Guard has removed"},
 		"the caches are proven fresh before a batch":                          {withoutFreshness, "assign", "IPAM Guard has removed"},
 		"a proof that has grown old is made anew":                             {withoutSecondProof, "tunnel", "IPAM Guard has removed"},
 		"a handle is judged again after the proof":                            {withoutSecondJudgement, "assign", "IPAM Guard has removed"},
@@ -300,7 +298,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		"nothing is swept while the datastore is locked":                      {withoutLock, "lock", "IPAM Guard has removed"},
 		"a replica that lost the lease sends nothing more":                    {withoutLease, "two replicas", "lost the lease"},
 		"a delete is recorded before it is sent":                              {withoutRecord, "release", "without a record"},
-		"a sweep takes the finalizer off before it deletes":                   {withoutFinalizerFirst, "tunnel", "IPAM Guard has removed"},
+		"a sweep takes the finalizer off before it deletes":                   {withoutFinalizerFirst, "tunnel at once", "IPAM Guard has removed"},
 		"a finalizer is taken off by the version that was judged":             {withoutPatchVersion, "tunnel held", "IPAM Guard has removed"},
 		"the guard reads the blocks that a handle names":                      {withoutLiveRead, "raw delete", "IPAM Guard has removed"},
 		"the guard waits while an assignment may be under way":                {withoutGuardsWait, "raw delete", "IPAM Guard has removed"},
@@ -318,7 +316,88 @@ func TestEachRuleIsNeeded(t *testing.T) {
 			if !strings.Contains(v.What, tc.breaks) {
 				t.Errorf("breaks otherwise than by %q:\n%s", tc.breaks, v)
 			}
-			t.Logf("%s, after %d steps", v.What, len(v.Schedule))
 		})
 	}
+}
+
+// TestOneRuleCoversAnother takes two rules away that guard the same thing: the
+// explorer misses neither alone, but both together.
+func TestOneRuleCoversAnother(t *testing.T) {
+	for name, tc := range map[string]struct {
+		one, other Rules
+		scenario   string
+		// needed marks the other as one that is missed by itself.
+		needed bool
+	}{
+		"the resource version covers the UID of a delete":   {withoutUID, withoutVersion, "tunnel at once", true},
+		"the finalizer covers the refusal of a raw delete":  {withoutRefusal, withoutHoldOnCreate, "raw delete", true},
+		"the guard's own read covers the cached references": {withoutCachedReferences, withoutLiveRead, "raw delete", true},
+		"the proof of freshness covers the owner":           {withoutOwner, withoutFreshness, "assign", true},
+		"the lock covers the owner of a block that is away": {withoutOwner, withoutLock, "lock, pod alive", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if v := hunt(t, tc.one, tc.scenario); v != nil {
+				t.Errorf("the first is missed:\n%s", v)
+			}
+			if v := hunt(t, tc.other, tc.scenario); (v != nil) != tc.needed {
+				t.Errorf("the second by itself breaks: %v", v)
+			}
+			if v := hunt(t, merged(tc.one, tc.other), tc.scenario); v == nil {
+				t.Error("neither is missed")
+			}
+		})
+	}
+}
+
+// merged takes away what either does.
+func merged(a, b Rules) Rules {
+	a.complete()
+	b.complete()
+	return Rules{
+		API:        after(a.API, b.API),
+		Seen:       after(a.Seen, b.Seen),
+		SeenBlock:  after(a.SeenBlock, b.SeenBlock),
+		Evidence:   after(a.Evidence, b.Evidence),
+		Alter:      after(a.Alter, b.Alter),
+		Audit:      after(a.Audit, b.Audit),
+		Freshness:  after(a.Freshness, b.Freshness),
+		Gate:       after(a.Gate, b.Gate),
+		Mutating:   after(a.Mutating, b.Mutating),
+		Validating: after(a.Validating, b.Validating),
+		Grace:      min(a.Grace, b.Grace),
+	}
+}
+
+func after[T any](a, b func(T) T) func(T) T { return func(v T) T { return b(a(v)) } }
+
+// TestRestIsLookedAt makes the product fail to do its work: the explorer then
+// finds that something is left when all have come to rest.
+func TestRestIsLookedAt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rules            Rules
+		scenario, breaks string
+	}{
+		"an orphan that is never swept": {
+			Rules{Freshness: func(sweeper.Freshness) sweeper.Freshness { return neverFresh{} }}, "release", "never swept",
+		},
+		"a handle that is held for nothing": {
+			Rules{API: func(a effect.API) effect.API { return neverPatches{a} }}, "tunnel held", "is stuck",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if v := hunt(t, tc.rules, tc.scenario); v == nil || !strings.Contains(v.What, tc.breaks) {
+				t.Errorf("found %v", v)
+			}
+		})
+	}
+}
+
+type neverFresh struct{}
+
+func (neverFresh) ProveFresh(context.Context) error { return errNotYet }
+
+type neverPatches struct{ effect.API }
+
+func (neverPatches) PatchHandle(context.Context, string, []byte) (*calico.IPAMHandle, error) {
+	return nil, apierrors.NewTimeoutError("etcd is slow", 1)
 }

@@ -11,7 +11,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI ADD", at: readForIncrement, blocks: []int{0}, mortal: true},
 			},
 			replicas: 1,
-			left: budget{hours: 3, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 2}},
+			left:     budget{hours: 3, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 2}},
 		},
 		{
 			Name: "release", Claim: "a pod goes, and CNI may be killed while it releases the address",
@@ -32,7 +32,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI DEL", at: readForRelease, after: 1},
 			},
 			replicas: 1,
-			left: budget{hours: 2, webhook: 1, crashes: 1, work: [works]uint8{guardCheck: 1}},
+			left:     budget{hours: 2, webhook: 1, crashes: 1, work: [works]uint8{guardCheck: 1}},
 		},
 		{
 			Name: "dual stack", Claim: "a pod gets two addresses, and Calico's second update knows nothing of stamp and finalizer",
@@ -43,7 +43,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI DEL", at: readForRelease, after: 1},
 			},
 			replicas: 1,
-			left: budget{hours: 2, webhook: 1, work: [works]uint8{guardCheck: 1}},
+			left:     budget{hours: 2, webhook: 1, work: [works]uint8{guardCheck: 1}},
 		},
 		{
 			Name: "tunnel", Claim: "a node comes back under its name and takes its tunnel's leaked handle up again",
@@ -53,6 +53,15 @@ func Scenarios() []*Scenario {
 			},
 			replicas: 1, begin: leaked(0, 0), noNode: true,
 			left: budget{hours: 2, webhook: 1, nodes: 1, work: [works]uint8{sweepPass: 1}},
+		},
+		{
+			Name: "tunnel at once", Claim: "the same, with no time passing and the webhooks going down",
+			handles: []handleSpec{tunnel()}, blocks: []blockSpec{block(v4)},
+			agents: []agentSpec{
+				{name: "tunnel", at: readForIncrement, blocks: []int{0}},
+			},
+			replicas: 1, begin: leaked(0, 0), noNode: true,
+			left: budget{webhook: 1, work: [works]uint8{sweepPass: 1}},
 		},
 		{
 			Name: "tunnel held", Claim: "a node comes back while the guard is about to let its deleted handle go",

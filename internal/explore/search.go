@@ -3,6 +3,7 @@ package explore
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -68,7 +69,47 @@ func (v *Violation) String() string {
 	return b.String()
 }
 
-// settleEvery: of this many states one is left to come to rest.
+// Limits say how far an exploration goes.
+type Limits struct {
+	// States is how many states the walk through every schedule looks at, at
+	// the most, and then how many more the walks at random seek.
+	States, More int
+	// Seed decides on the walks at random.
+	Seed uint64
+}
+
+// Explore looks at every schedule of a scenario, the shorter ones first, then
+// at random ones. It returns the first that breaks a promise, nil for none.
+func (x *Explorer) Explore(s *Scenario, l Limits) (Report, *Violation) {
+	k := &walk{x: x, s: s, seen: map[uint64]struct{}{}}
+	v := k.breadth(l.States)
+	if v == nil && !k.report.Exhausted {
+		v = k.wander(rand.New(rand.NewPCG(l.Seed, 0)), k.report.States+l.More) //nolint:gosec // it must be the same again
+	}
+	return k.report, v
+}
+
+// Replay takes the schedule that a Token names, and returns what it breaks,
+// nil for nothing.
+func (x *Explorer) Replay(token string) (*Violation, error) {
+	name, places, _ := strings.Cut(token, ":")
+	scenario := slices.IndexFunc(Scenarios(), func(s *Scenario) bool { return s.Name == name })
+	if scenario < 0 {
+		return nil, fmt.Errorf("there is no scenario %q", name)
+	}
+	var schedule []uint8
+	for place := range strings.SplitSeq(places, ".") {
+		n, err := strconv.ParseUint(place, 10, 8)
+		if err != nil {
+			return nil, fmt.Errorf("schedule of %q: %w", name, err)
+		}
+		schedule = append(schedule, uint8(n))
+	}
+	return x.explain(Scenarios()[scenario], schedule), nil
+}
+
+// settleEvery: of this many states one is left to come to rest, besides those
+// from which no step leads on.
 const settleEvery = 64
 
 // walk is one exploration's memory.
@@ -78,10 +119,6 @@ type walk struct {
 	seen   map[uint64]struct{}
 	report Report
 	steps  []step
-}
-
-func (x *Explorer) walk(s *Scenario) *walk {
-	return &walk{x: x, s: s, seen: map[uint64]struct{}{}}
 }
 
 // visit tells whether a world is new.
@@ -126,21 +163,26 @@ func (k *walk) breadth(states int) *Violation {
 			w, id := level[n].w, level[n].id
 			level[n].w = nil
 			k.steps = w.steps(k.steps[:0])
+			last := true
 			for i, s := range k.steps {
 				child := w.apply(s)
 				if child == nil {
 					continue
 				}
+				last = false
 				k.report.Steps++
 				if child.violation == "" && !k.visit(child) {
 					continue
 				}
 				history = append(history, came{id, uint8(i)})
 				at := int32(len(history) - 1) //nolint:gosec // memory would not do
-				if child.violation != "" || k.unrestful(child) {
+				if child.violation != "" || (child.hash()%settleEvery == 0 && k.unrestful(child)) {
 					return k.x.explain(k.s, schedule(at))
 				}
 				next = append(next, open{child, at})
+			}
+			if last && k.unrestful(w) {
+				return k.x.explain(k.s, schedule(id))
 			}
 			if len(k.seen) >= states {
 				return nil
@@ -152,41 +194,35 @@ func (k *walk) breadth(states int) *Violation {
 	return nil
 }
 
-// unrestful lets some states come to rest, and tells whether that goes wrong.
+// unrestful lets all come to rest, and tells whether that goes wrong.
 func (k *walk) unrestful(w *world) bool {
-	if w.hash()%settleEvery != 0 {
-		return false
-	}
 	k.report.Settled++
 	rest, _ := w.settle()
 	return rest.violation != ""
 }
 
+// stepsAState bounds the walks at random where there is little left to see.
+const stepsAState = 8
+
 // wander takes steps at random to the end, again and again, until this many
 // states were seen in all.
 func (k *walk) wander(random *rand.Rand, states int) *Violation {
-	// Where there is little to see, going round in it must end.
-	for idle := 0; len(k.seen) < states && idle < enough; {
+	for last := k.report.Steps + stepsAState*(states-len(k.seen)); len(k.seen) < states && k.report.Steps < last; {
 		w, before := k.s.start(k.x), len(k.seen)
 		var schedule []uint8
-		for {
+		for w.violation == "" {
 			k.steps = w.steps(k.steps[:0])
 			child, i := w.any(k.steps, random)
 			if child == nil {
 				break
 			}
-			schedule = append(schedule, i)
-			w = child
+			w, schedule = child, append(schedule, i)
 			k.report.Steps++
 			k.visit(w)
-			if w.violation != "" {
-				return k.x.explain(k.s, schedule)
-			}
 		}
-		if idle++; len(k.seen) == before {
+		if w.violation == "" && len(k.seen) == before {
 			continue // It has come to rest before.
 		}
-		idle = 0
 		k.report.Settled++
 		if rest, _ := w.settle(); rest.violation != "" {
 			return k.x.explain(k.s, schedule)
