@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
 
 	"github.com/ipam-guard/ipam-guard/internal/access"
 	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/kubevirt"
 	"github.com/ipam-guard/ipam-guard/internal/version"
 )
 
@@ -24,8 +26,8 @@ func connect(connection *genericclioptions.ConfigFlags) (*rest.Config, error) {
 }
 
 // cluster finds the cluster and its Calico, and checks that we may do what is
-// wanted there.
-func cluster(ctx context.Context, connection *genericclioptions.ConfigFlags, wanted func(calico.API) []access.Permission) (*rest.Config, calico.API, error) {
+// wanted there. Wanted is told Calico's API and KubeVirt's, which may be empty.
+func cluster(ctx context.Context, connection *genericclioptions.ConfigFlags, wanted func(calico.API, schema.GroupVersion) []access.Permission) (*rest.Config, calico.API, error) {
 	cfg, err := connect(connection)
 	if err != nil {
 		return nil, calico.API{}, err
@@ -37,7 +39,11 @@ func cluster(ctx context.Context, connection *genericclioptions.ConfigFlags, wan
 	if !detection.Certain {
 		return nil, calico.API{}, fmt.Errorf("which Calico API group is in use is not certain: %s", detection.Detail)
 	}
-	if err := access.Require(ctx, cfg, wanted(detection.API)...); err != nil {
+	machines, err := kubevirt.Find(ctx, cfg)
+	if err != nil {
+		return nil, calico.API{}, err
+	}
+	if err := access.Require(ctx, cfg, wanted(detection.API, machines)...); err != nil {
 		return nil, calico.API{}, err
 	}
 	return cfg, detection.API, nil

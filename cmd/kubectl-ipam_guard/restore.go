@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -36,7 +37,7 @@ func newRestore(connection *genericclioptions.ConfigFlags, streams genericioopti
 			if err != nil {
 				return err
 			}
-			cfg, api, err := cluster(cmd.Context(), connection, access.Restoring)
+			cfg, api, err := cluster(cmd.Context(), connection, func(api calico.API, _ schema.GroupVersion) []access.Permission { return access.Restoring(api) })
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/client-go/rest"
@@ -25,6 +26,7 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/effect"
 	"github.com/ipam-guard/ipam-guard/internal/feed"
 	"github.com/ipam-guard/ipam-guard/internal/inventory"
+	"github.com/ipam-guard/ipam-guard/internal/kubevirt"
 	"github.com/ipam-guard/ipam-guard/internal/pace"
 	"github.com/ipam-guard/ipam-guard/internal/pause"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
@@ -99,8 +101,8 @@ func newSweep(connection *genericclioptions.ConfigFlags, streams genericiooption
 		if err != nil {
 			return err
 		}
-		cfg, api, err := cluster(cmd.Context(), connection, func(api calico.API) []access.Permission {
-			wanted := access.Watching(api)
+		cfg, api, err := cluster(cmd.Context(), connection, func(api calico.API, machines schema.GroupVersion) []access.Permission {
+			wanted := access.Watching(api, machines)
 			if o.yes {
 				wanted = append(wanted, access.Sweeping(api)...)
 			}
@@ -189,7 +191,11 @@ const syncTimeout = 2 * time.Minute
 
 func follow(ctx context.Context, cfg *rest.Config, api calico.API, c clock.WithTicker, grace time.Duration) (*caches, error) {
 	inv := inventory.New(c)
-	f, err := feed.New(cfg, api, inv, feed.Options{})
+	machines, err := kubevirt.Find(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	f, err := feed.New(cfg, api, inv, feed.Options{KubeVirt: machines})
 	if err != nil {
 		return nil, err
 	}

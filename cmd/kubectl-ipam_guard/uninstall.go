@@ -72,8 +72,8 @@ type uninstall struct {
 	audit      auditFile
 }
 
-func (u *uninstall) permissions(api calico.API) []access.Permission {
-	wanted := access.Reading(api)
+func (u *uninstall) permissions(api calico.API, machines schema.GroupVersion) []access.Permission {
+	wanted := access.Reading(api, machines)
 	if u.yes {
 		wanted = append(wanted, access.Permission{Resource: api.Handles().GroupResource(), Verbs: []string{"patch"}})
 		for _, r := range webhookResources() {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/effect"
+	"github.com/ipam-guard/ipam-guard/internal/ownership"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
 
@@ -137,7 +138,7 @@ type Tally struct {
 	Paged      bool
 	// OldestOrphan is when the oldest orphan was last written; zero for none.
 	OldestOrphan time.Time
-	// NextSettled is when the first settling handle will have settled; zero
+	// NextSettled is when time alone will have changed the first verdict; zero
 	// for none.
 	NextSettled time.Time
 }
@@ -215,6 +216,12 @@ func (s *Sweeper) selects(ev verdict.Evidence, v verdict.Verdict) bool {
 	return s.o.Select == nil || s.o.Select(ev, v)
 }
 
+func (t *Tally) settles(due time.Time) {
+	if t.NextSettled.IsZero() || due.Before(t.NextSettled) {
+		t.NextSettled = due
+	}
+}
+
 // tally judges every handle from the caches alone. Names of candidates are
 // kept only while they are few.
 func (s *Sweeper) tally() (Tally, []string) {
@@ -230,8 +237,10 @@ func (s *Sweeper) tally() (Tally, []string) {
 				t.OldestOrphan = ev.Handle.LastWrite
 			}
 		case verdict.Settling:
-			if due := ev.Handle.LastWrite.Add(s.o.Grace); t.NextSettled.IsZero() || due.Before(t.NextSettled) {
-				t.NextSettled = due
+			t.settles(ev.Handle.LastWrite.Add(s.o.Grace))
+		case verdict.OwnerUnknown:
+			if v.Reason == ownership.VirtualMachineLeft {
+				t.settles(now.Add(ownership.VirtualMachineFloor))
 			}
 		}
 		if v.Provisional {

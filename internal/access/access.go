@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/kubevirt"
 )
 
 // Permission is one resource and the verbs wanted on it.
@@ -24,11 +25,12 @@ type Permission struct {
 	Namespace string
 }
 
-// Watching is what following the cluster's state takes.
-func Watching(api calico.API) []Permission {
+// Watching is what following the cluster's state takes. Machines is the version
+// of KubeVirt's API, empty where that is not installed.
+func Watching(api calico.API, machines schema.GroupVersion) []Permission {
 	follow := []string{"list", "watch"}
 	read := append([]string{"get"}, follow...)
-	return []Permission{
+	permissions := []Permission{
 		{Resource: api.Handles().GroupResource(), Verbs: read},
 		{Resource: api.Blocks().GroupResource(), Verbs: read},
 		{Resource: api.ClusterInformations().GroupResource(), Verbs: follow},
@@ -36,12 +38,23 @@ func Watching(api calico.API) []Permission {
 		{Resource: schema.GroupResource{Resource: "nodes"}, Verbs: follow},
 		{Resource: schema.GroupResource{Resource: "services"}, Verbs: follow},
 	}
+	return append(permissions, ofMachines(machines, follow)...)
 }
 
-// Reading is what one look at the cluster takes.
-func Reading(api calico.API) []Permission {
-	list := []string{"list"}
+func ofMachines(machines schema.GroupVersion, verbs []string) []Permission {
+	if machines.Empty() {
+		return nil
+	}
 	return []Permission{
+		{Resource: schema.GroupResource{Group: machines.Group, Resource: kubevirt.VirtualMachines}, Verbs: verbs},
+		{Resource: schema.GroupResource{Group: machines.Group, Resource: kubevirt.Instances}, Verbs: verbs},
+	}
+}
+
+// Reading is what one look at the cluster takes; machines as for Watching.
+func Reading(api calico.API, machines schema.GroupVersion) []Permission {
+	list := []string{"list"}
+	permissions := []Permission{
 		{Resource: api.Handles().GroupResource(), Verbs: []string{"get", "list"}},
 		{Resource: api.Blocks().GroupResource(), Verbs: list},
 		{Resource: api.Pools().GroupResource(), Verbs: list},
@@ -49,6 +62,7 @@ func Reading(api calico.API) []Permission {
 		{Resource: schema.GroupResource{Resource: "nodes"}, Verbs: list},
 		{Resource: schema.GroupResource{Resource: "services"}, Verbs: list},
 	}
+	return append(permissions, ofMachines(machines, list)...)
 }
 
 // Restoring is what bringing swept handles back takes.

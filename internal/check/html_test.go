@@ -1,6 +1,8 @@
 package check_test
 
 import (
+	"fmt"
+	"html"
 	"image/png"
 	"os"
 	"os/exec"
@@ -33,6 +35,11 @@ func TestHTMLNeedsNoNetworkAndTrustsNoName(t *testing.T) {
 	if err := sample().HTML(&out); err != nil {
 		t.Fatal(err)
 	}
+	for _, shown := range []string{"30\u2009555", "2 y 183 d", "Age of orphans", "default-ipv4-ippool", "&lt;script&gt;"} {
+		if !strings.Contains(out.String(), shown) {
+			t.Errorf("the page does not show %q", shown)
+		}
+	}
 	for _, not := range []string{"<script", "http:", "https:", "//"} {
 		if strings.Contains(out.String(), not) {
 			t.Errorf("the page holds %q", not)
@@ -50,28 +57,41 @@ func TestHTMLInChromium(t *testing.T) {
 	if err := sample().HTML(&out); err != nil {
 		t.Fatal(err)
 	}
-	// The page has no script; the test's own tells whether it is too wide.
-	measured := strings.Replace(out.String(), "</body>",
-		`<script>const e = document.scrollingElement; document.title = e.scrollWidth > innerWidth ? "too wide" : "fits";</script></body>`, 1)
-	file := filepath.Join(dir, "report.html")
-	if err := os.WriteFile(file, []byte(measured), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, size := range map[string]string{"phone": "500,1800", "desktop": "1280,1000"} {
+	for name, screen := range map[string]struct {
+		width, height int
+		dark          bool
+	}{
+		"phone": {390, 2400, false}, "desktop": {1280, 1000, false}, "dark desktop": {1280, 1000, true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			shot := filepath.Join(dir, name+".png")
 			if keep := os.Getenv("SCREENSHOTS"); keep != "" {
 				shot = filepath.Join(keep, name+".png")
 			}
-			flags := []string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + filepath.Join(dir, name), "--window-size=" + size}
+			// A window is never as narrow as a phone, so the page is shown in a
+			// frame. It has no script; the frame's tells whether it is too wide.
+			frame := fmt.Sprintf(`<body style="margin:0"><iframe style="border:0" width="%d" height="%d" srcdoc="%s"></iframe>
+				<script>onload = () => { const e = document.querySelector("iframe").contentDocument.scrollingElement;
+				document.title = e.scrollWidth > e.clientWidth ? "too wide" : "fits " + e.clientWidth; }</script></body>`,
+				screen.width, screen.height, html.EscapeString(out.String()))
+			file := filepath.Join(dir, name+".html")
+			if err := os.WriteFile(file, []byte(frame), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			flags := []string{
+				"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
+				"--disable-component-update", "--disable-sync", "--user-data-dir=" + filepath.Join(dir, name),
+				fmt.Sprintf("--window-size=%d,%d", max(screen.width, 500), screen.height),
+			}
+			if screen.dark {
+				flags = append(flags, "--blink-settings=preferredColorScheme=0")
+			}
 			dom, err := exec.CommandContext(t.Context(), chromium, append(flags, "--dump-dom", "file://"+file)...).Output()
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, want := range []string{"<title>fits</title>", "30\u2009555", "2 y 183 d", "Age of orphans", "default-ipv4-ippool", "&lt;script&gt;"} {
-				if !strings.Contains(string(dom), want) {
-					t.Errorf("the page does not show %q", want)
-				}
+			if want := fmt.Sprintf("<title>fits %d</title>", screen.width); !strings.Contains(string(dom), want) {
+				t.Errorf("the page is not %s: %.200s", want, dom)
 			}
 			if text, err := exec.CommandContext(t.Context(), chromium, append(flags, "--screenshot="+shot, "file://"+file)...).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, text)
@@ -91,6 +111,10 @@ func TestHTMLInChromium(t *testing.T) {
 					r, g, b, _ := picture.At(x, y).RGBA()
 					colours[[3]uint32{r, g, b}] = true
 				}
+			}
+			r, g, b, _ := picture.At(2, 2).RGBA()
+			if dark := r+g+b < 3*0x6000; dark != screen.dark {
+				t.Errorf("the background is %x %x %x, want dark %v", r, g, b, screen.dark)
 			}
 			if len(colours) < 20 {
 				t.Errorf("the screenshot has %d colours: it is blank", len(colours))

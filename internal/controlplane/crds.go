@@ -9,6 +9,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -28,6 +29,12 @@ func InstallCRDs(ctx context.Context, cfg *rest.Config, api calico.API) error {
 	if err != nil {
 		return err
 	}
+	return InstallDefinitions(ctx, cfg, api.GroupVersion, crds...)
+}
+
+// InstallDefinitions installs all definitions of a group and waits until they
+// are served.
+func InstallDefinitions(ctx context.Context, cfg *rest.Config, of schema.GroupVersion, crds ...*apiextensionsv1.CustomResourceDefinition) error {
 	client, err := clientset.NewForConfig(cfg)
 	if err != nil {
 		return fmt.Errorf("client for definitions: %w", err)
@@ -55,14 +62,14 @@ func InstallCRDs(ctx context.Context, cfg *rest.Config, api calico.API) error {
 		// Partial: another group may be broken for good.
 		_, lists, _ := core.Discovery().ServerGroupsAndResources()
 		for _, list := range lists {
-			if list.GroupVersion == api.String() {
+			if list.GroupVersion == of.String() {
 				return len(list.APIResources) >= len(crds), nil
 			}
 		}
 		return false, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for discovery of %s: %w", api, err)
+		return fmt.Errorf("wait for discovery of %s: %w", of, err)
 	}
 	return nil
 }

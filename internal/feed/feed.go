@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -24,6 +25,9 @@ type Options struct {
 	Log logr.Logger
 	// Clock is the real one when nil.
 	Clock clock.Clock
+	// KubeVirt is the version of its API to follow, empty where it is not
+	// installed; what virtual machines live is not known then.
+	KubeVirt schema.GroupVersion
 }
 
 // Feed keeps an inventory in step with the cluster.
@@ -37,7 +41,7 @@ func New(cfg *rest.Config, api calico.API, inv *inventory.Inventory, o Options) 
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
 	}
-	sources, err := newSources(cfg, api, inv)
+	sources, err := newSources(cfg, api, o.KubeVirt, inv)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/inventory"
+	"github.com/ipam-guard/ipam-guard/internal/kubevirt"
 )
 
 // Visitor is shown each object once, in passing; it must not keep what it is
@@ -30,7 +31,11 @@ type Visitor struct {
 // same reason the end of a long list may be as of a later moment than its
 // beginning.
 func Once(ctx context.Context, cfg *rest.Config, api calico.API, inv *inventory.Inventory, v Visitor) error {
-	s, err := newSources(cfg, api, inv)
+	machines, err := kubevirt.Find(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	s, err := newSources(cfg, api, machines, inv)
 	if err != nil {
 		return err
 	}
@@ -41,16 +46,21 @@ func Once(ctx context.Context, cfg *rest.Config, api calico.API, inv *inventory.
 		}
 		s.handles.list = listHandles(client, api.Handles().Resource)
 	}
-	for _, look := range []struct {
+	type look struct {
 		source source
 		visit  func(runtime.Object)
-	}{
+	}
+	looks := []look{
 		{s.handles, shown(v.Handle)},
 		{s.blocks, shown(v.Block)},
 		{s.nodes, shown(v.Node)},
 		{s.services, shown(v.Service)},
 		{s.pods, shown(v.Pod)},
-	} {
+	}
+	for _, machine := range s.machines {
+		looks = append(looks, look{machine, func(runtime.Object) {}})
+	}
+	for _, look := range looks {
 		inv.Begin(look.source.resource)
 		if _, err := look.source.pages(ctx, true, func(o runtime.Object) {
 			look.source.apply(o)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/inventory"
+	"github.com/ipam-guard/ipam-guard/internal/kubevirt"
 )
 
 // source is how one resource is read, and how its objects go into the
@@ -36,13 +37,17 @@ type source struct {
 // sources are all resources, in the order in which one look must read them:
 // handles first, then blocks, then owners. Whoever is seen to hold an address
 // later was not missed earlier.
-type sources struct{ handles, blocks, nodes, services, pods source }
-
-func (s *sources) all() []source {
-	return []source{s.handles, s.blocks, s.nodes, s.services, s.pods}
+type sources struct {
+	handles, blocks, nodes, services, pods source
+	// machines are none where KubeVirt is not installed.
+	machines []source
 }
 
-func newSources(cfg *rest.Config, api calico.API, inv *inventory.Inventory) (*sources, error) {
+func (s *sources) all() []source {
+	return append([]source{s.handles, s.blocks, s.nodes, s.services, s.pods}, s.machines...)
+}
+
+func newSources(cfg *rest.Config, api calico.API, machines schema.GroupVersion, inv *inventory.Inventory) (*sources, error) {
 	unlimited := rest.CopyConfig(cfg)
 	unlimited.QPS = -1
 	metadataClient, err := metadata.NewForConfig(unlimited)
@@ -92,6 +97,16 @@ func newSources(cfg *rest.Config, api calico.API, inv *inventory.Inventory) (*so
 		return core.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
 	}
 	s.pods.watch = core.CoreV1().Pods(metav1.NamespaceAll).Watch
+	if !machines.Empty() {
+		for r, name := range map[inventory.Resource]string{
+			inventory.VirtualMachines: kubevirt.VirtualMachines, inventory.VirtualMachineInstances: kubevirt.Instances,
+		} {
+			machine := ofMetadata(r, metadataClient.Resource(machines.WithResource(name)))
+			machine.apply = shown(func(o metav1.Object) { inv.ApplyMachine(r, o) })
+			machine.remove = func(namespace, name string, rv uint64) { inv.DeleteMachine(r, namespace, name, rv) }
+			s.machines = append(s.machines, machine)
+		}
+	}
 	return s, nil
 }
 

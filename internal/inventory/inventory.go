@@ -32,10 +32,14 @@ const (
 	Pods
 	Nodes
 	Services
+	// VirtualMachines and VirtualMachineInstances are KubeVirt's, followed only
+	// where that is installed.
+	VirtualMachines
+	VirtualMachineInstances
 	resources
 )
 
-var resourceNames = [resources]string{"ipamhandles", "ipamblocks", "pods", "nodes", "services"}
+var resourceNames = [resources]string{"ipamhandles", "ipamblocks", "pods", "nodes", "services", "virtualmachines", "virtualmachineinstances"}
 
 // String is the resource's plural name.
 func (r Resource) String() string { return resourceNames[r] }
@@ -46,11 +50,12 @@ const shardCount = 64
 
 // Inventory is safe for concurrent use.
 type Inventory struct {
-	clock  clock.PassiveClock
-	names  *names
-	shards [shardCount]shard
-	blocks blocks
-	owners owners
+	clock    clock.PassiveClock
+	names    *names
+	shards   [shardCount]shard
+	blocks   blocks
+	owners   owners
+	machines machines
 
 	// generation marks what a relist saw; Commit drops the rest.
 	generation [resources]atomic.Uint32
@@ -67,6 +72,7 @@ func New(c clock.PassiveClock) *Inventory {
 	}
 	i.blocks.init()
 	i.owners.init()
+	i.machines.init()
 	return i
 }
 
@@ -89,6 +95,8 @@ func (i *Inventory) Commit(r Resource) {
 		i.owners.retainNamed(&i.owners.nodes, generation, func(seen) {})
 	case Services:
 		i.owners.retainNamed(&i.owners.services, generation, func(s seen) { i.owners.unhash(s.value) })
+	case VirtualMachines, VirtualMachineInstances:
+		i.retainMachines(r)
 	}
 	i.subscribers.notify()
 }

@@ -331,17 +331,54 @@ func TestHandleWithoutTimesAges(t *testing.T) {
 	}
 }
 
-func TestVirtualMachinesAreAskedFor(t *testing.T) {
-	i := inventory.New(clocktesting.NewFakePassiveClock(now))
-	i.FollowVirtualMachines(func(namespace, name string) ownership.Existence {
-		if namespace == "shop" && name == "db" {
-			return ownership.Exists
+func TestAVirtualMachineIsGoneOnceItWasForFiveMinutes(t *testing.T) {
+	c := clocktesting.NewFakePassiveClock(now)
+	i := inventory.New(c)
+	is := func(when string, want ownership.Existence) {
+		t.Helper()
+		if got := i.VirtualMachine("shop", "db"); got != want {
+			t.Errorf("%s it is %v, want %v", when, got, want)
 		}
-		return ownership.Gone
-	})
-	if i.VirtualMachine("shop", "db") != ownership.Exists || i.VirtualMachine("shop", "other") != ownership.Gone {
-		t.Error("the answer is not the resolver's")
 	}
+	machine := func(rv string) metav1.Object {
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "db", ResourceVersion: rv}}
+	}
+	list := func(r inventory.Resource, objects ...metav1.Object) {
+		i.Begin(r)
+		for _, o := range objects {
+			i.ApplyMachine(r, o)
+		}
+		i.Commit(r)
+	}
+	is("unless KubeVirt is followed", ownership.ExistenceUnknown)
+	list(inventory.VirtualMachines)
+	is("until both kinds are listed", ownership.ExistenceUnknown)
+	list(inventory.VirtualMachineInstances)
+	is("listed a moment ago without it", ownership.JustGone)
+	c.SetTime(c.Now().Add(5 * time.Minute))
+	is("listed five minutes ago without it", ownership.Gone)
+
+	i.ApplyMachine(inventory.VirtualMachines, machine("3"))
+	i.ApplyMachine(inventory.VirtualMachineInstances, machine("4"))
+	is("when it is made", ownership.Exists)
+	i.DeleteMachine(inventory.VirtualMachines, "shop", "db", 5)
+	is("while its instance runs", ownership.Exists)
+	c.SetTime(c.Now().Add(10 * time.Minute))
+	i.DeleteMachine(inventory.VirtualMachineInstances, "shop", "db", 3)
+	is("when an older instance's end comes late", ownership.Exists)
+	i.DeleteMachine(inventory.VirtualMachineInstances, "shop", "db", 6)
+	is("when its instance ends", ownership.JustGone)
+	c.SetTime(c.Now().Add(5*time.Minute - time.Second))
+	is("a second before five minutes", ownership.JustGone)
+	c.SetTime(c.Now().Add(time.Second))
+	is("five minutes after", ownership.Gone)
+
+	list(inventory.VirtualMachines, machine("9"))
+	is("when a list brings it back", ownership.Exists)
+	list(inventory.VirtualMachines)
+	is("when a list lacks it", ownership.JustGone)
+	c.SetTime(c.Now().Add(5 * time.Minute))
+	is("five minutes after that", ownership.Gone)
 }
 
 func TestSubscribersHearOfChangesOnce(t *testing.T) {

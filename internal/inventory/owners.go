@@ -48,8 +48,6 @@ type owners struct {
 	services    named
 	// serviceHandles counts the services by the handle they hash to.
 	serviceHandles map[string]int
-	// virtualMachines is nil unless KubeVirt's objects are followed.
-	virtualMachines func(namespace, name string) ownership.Existence
 }
 
 func (o *owners) init() {
@@ -260,12 +258,6 @@ func (n *named) remove(name string, rv uint64) bool {
 	return true
 }
 
-// FollowVirtualMachines makes resolve answer for virtual machines. It must be
-// called before the inventory is used.
-func (i *Inventory) FollowVirtualMachines(resolve func(namespace, name string) ownership.Existence) {
-	i.owners.virtualMachines = resolve
-}
-
 // PodByContainerID implements ownership.Facts. Should two pods carry the same
 // container ID, an unfinished one wins.
 func (i *Inventory) PodByContainerID(id string) (ownership.Pod, bool) {
@@ -329,14 +321,6 @@ func (i *Inventory) BarePodIn(block netip.Prefix) (ownership.Pod, bool) {
 		}
 	}
 	return ownership.Pod{}, false
-}
-
-// VirtualMachine implements ownership.Facts.
-func (i *Inventory) VirtualMachine(namespace, name string) ownership.Existence {
-	if i.owners.virtualMachines == nil {
-		return ownership.ExistenceUnknown
-	}
-	return i.owners.virtualMachines(namespace, name)
 }
 
 // podUID is the UID of the pod that a sandbox's handle is for, "" if unknown.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -34,6 +35,7 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/effect"
 	"github.com/ipam-guard/ipam-guard/internal/feed"
 	"github.com/ipam-guard/ipam-guard/internal/inventory"
+	"github.com/ipam-guard/ipam-guard/internal/kubevirt"
 	"github.com/ipam-guard/ipam-guard/internal/metrics"
 	"github.com/ipam-guard/ipam-guard/internal/pace"
 	"github.com/ipam-guard/ipam-guard/internal/pause"
@@ -70,7 +72,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 			return err
 		}
 	}
-	log.Info("starting", "version", version.String(), "apiGroup", found.API.String(),
+	log.Info("starting", "version", version.String(), "apiGroup", found.calico.API.String(),
 		"sweep", cfg.Sweep.Enabled, "dryRun", cfg.Sweep.DryRun, "grace", cfg.Sweep.Grace.Duration.String(),
 		"rate", cfg.Sweep.Rate, "guard", cfg.Guard.Mode, "webhook", cfg.Webhook.Enabled)
 	if err := mgr.Start(ctx); err != nil {
@@ -79,23 +81,38 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	return p.closeAudit()
 }
 
+// found is what of the cluster decides what to follow.
+type found struct {
+	calico calico.Detection
+	// machines is KubeVirt's API, empty where that is not installed.
+	machines schema.GroupVersion
+}
+
 // preflight finds Calico and checks permissions, for one clear line each.
-func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, log logr.Logger) (calico.Detection, error) {
+func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, log logr.Logger) (found, error) {
+	var none found
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	detection, err := calico.Detect(ctx, restConfig)
 	if err != nil {
-		return calico.Detection{}, err
+		return none, err
 	}
 	log.Info("found Calico", "apiGroup", detection.API.String(), "detail", detection.Detail)
-	wanted := access.Watching(detection.API)
+	machines, err := kubevirt.Find(ctx, restConfig)
+	if err != nil {
+		return none, err
+	}
+	if !machines.Empty() {
+		log.Info("found KubeVirt", "apiVersion", machines.String())
+	}
+	wanted := access.Watching(detection.API, machines)
 	if cfg.Sweep.Enabled && !cfg.Sweep.DryRun {
 		wanted = append(wanted, access.Sweeping(detection.API)...)
 	}
 	if err := access.Require(ctx, restConfig, wanted...); err != nil {
-		return calico.Detection{}, err
+		return none, err
 	}
-	return detection, nil
+	return found{detection, machines}, nil
 }
 
 func newManager(restConfig *rest.Config, cfg config.Config, log logr.Logger) (ctrl.Manager, error) {
@@ -156,14 +173,15 @@ type parts struct {
 	teller    *teller
 	audit     *audit.File
 	group     *conditions.Group
+	machines  schema.GroupVersion
 }
 
-func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, found calico.Detection, log logr.Logger) (*parts, error) {
-	api := found.API
-	p := &parts{mgr: mgr, restConfig: restConfig, cfg: cfg, api: api, log: log, clock: clock.RealClock{}}
+func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, found found, log logr.Logger) (*parts, error) {
+	api := found.calico.API
+	p := &parts{mgr: mgr, restConfig: restConfig, cfg: cfg, api: api, machines: found.machines, log: log, clock: clock.RealClock{}}
 	p.inventory = inventory.New(p.clock)
 	var err error
-	if p.feed, err = feed.New(restConfig, api, p.inventory, feed.Options{Log: log.WithName("feed")}); err != nil {
+	if p.feed, err = feed.New(restConfig, api, p.inventory, feed.Options{Log: log.WithName("feed"), KubeVirt: found.machines}); err != nil {
 		return nil, fmt.Errorf("caches: %w", err)
 	}
 	if p.lock, err = datastore.NewLock(restConfig, api, log.WithName("datastore")); err != nil {
@@ -182,7 +200,7 @@ func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, foun
 	if p.teller, err = newTeller(mgr, restConfig, cfg, api, p.clock, collectors, log); err != nil {
 		return nil, err
 	}
-	p.group = conditions.NewGroup(found, func(ctx context.Context) (calico.Detection, error) { return calico.Detect(ctx, restConfig) }, p.clock, log)
+	p.group = conditions.NewGroup(found.calico, func(ctx context.Context) (calico.Detection, error) { return calico.Detect(ctx, restConfig) }, p.clock, log)
 	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration,
 		func() pause.Facts { return conditions.Facts(p.inventory, p.feed, p.lock, p.group) }, p.teller.paused)
 	record := audit.ToLogger(log.WithName("audit"))
@@ -245,6 +263,7 @@ func (p *parts) addControllers() error {
 		p.mgr.Add(leading{p.teller.run}),
 		p.mgr.Add(leading{p.tellPauses}),
 		p.mgr.Add(leading{p.group.Start}),
+		p.mgr.Add(leading{p.watchKubeVirt}),
 	)
 }
 
@@ -268,6 +287,12 @@ func (p *parts) synced(run func(context.Context) error) func(context.Context) er
 		}
 		return run(ctx)
 	}
+}
+
+func (p *parts) watchKubeVirt(ctx context.Context) error {
+	return kubevirt.Watch(ctx, p.machines, func(ctx context.Context) (schema.GroupVersion, error) {
+		return kubevirt.Find(ctx, p.restConfig)
+	}, p.clock)
 }
 
 // pauseInterval is how often the pause conditions are told while nothing asks

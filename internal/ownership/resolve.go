@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 )
@@ -15,6 +16,11 @@ type Pod struct {
 	Finished bool
 }
 
+// VirtualMachineFloor is how long a virtual machine must have been seen to be
+// gone. Its handle outlives restarts and migrations, and a machine that is
+// deleted to be made anew comes back to its addresses.
+const VirtualMachineFloor = 5 * time.Minute
+
 // Existence tells whether a thing is there. Its zero value claims nothing.
 type Existence uint8
 
@@ -22,6 +28,8 @@ type Existence uint8
 const (
 	ExistenceUnknown Existence = iota
 	Exists
+	// JustGone does not exist, but did or may have until a moment ago.
+	JustGone
 	Gone
 )
 
@@ -71,6 +79,7 @@ const (
 	ServiceGone           Reason = "ServiceGone"
 	VirtualMachineAlive   Reason = "VirtualMachineAlive"
 	VirtualMachineGone    Reason = "VirtualMachineGone"
+	VirtualMachineLeft    Reason = "VirtualMachineLeft"
 	VirtualMachineUnknown Reason = "VirtualMachineUnknown"
 	HashedID              Reason = "HashedID"
 	UnknownForm           Reason = "UnknownForm"
@@ -213,6 +222,8 @@ func resolveVirtualMachine(id calico.HandleID, facts Facts) Finding {
 		return Finding{State: StateAlive, Reason: VirtualMachineAlive}
 	case Gone:
 		return Finding{State: StateGone, Reason: VirtualMachineGone}
+	case JustGone:
+		return Finding{Reason: VirtualMachineLeft}
 	default:
 		return Finding{Reason: VirtualMachineUnknown}
 	}

@@ -115,6 +115,8 @@ func ownerClause(e Evidence, v Verdict) string {
 		return fmt.Sprintf("virtual machine %s/%s exists", e.ID.Namespace, e.ID.Name)
 	case ownership.VirtualMachineGone:
 		return fmt.Sprintf("there is no virtual machine %s/%s", e.ID.Namespace, e.ID.Name)
+	case ownership.VirtualMachineLeft:
+		return fmt.Sprintf("there is no virtual machine %s/%s, but that is not certain until it was gone for 5 minutes", e.ID.Namespace, e.ID.Name)
 	case ownership.VirtualMachineUnknown:
 		return fmt.Sprintf("whether virtual machine %s/%s exists is not known", e.ID.Namespace, e.ID.Name)
 	case ownership.HashedID:
