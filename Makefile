@@ -101,6 +101,11 @@ e2e: controlplane $(KUSTOMIZE) ## Install on a control plane, with cert-manager,
 	go run ./internal/controlplane/build kubectl
 	cd e2e && go vet ./... && go test -count=1 -timeout 20m $(TESTFLAGS) ./...
 
+# Without the race detector, which makes it ten times as slow; unit runs a part with it.
+.PHONY: explore
+explore: ## Explore interleavings, and that each safety rule is missed without it.
+	go test -count=1 -v -timeout 30m ./internal/explore $(TESTFLAGS) | grep -v '^=== '
+
 .PHONY: bench-sweep
 bench-sweep: controlplane ## Compare the sweeper with a bare loop of deletes.
 	go test -run '^$$' -bench Sweep -benchtime 1x -timeout 30m ./controllers/sweeper
