@@ -7,6 +7,7 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +49,9 @@ type Options struct {
 // Cluster is a running cluster.
 type Cluster struct {
 	layout node.Layout
-	pid    int
+	// pid is the first process's, and began when the kernel says it began.
+	pid   int
+	began string
 	// ended is closed when the cluster's first process has ended; nil when it
 	// is no child of this process.
 	ended chan struct{}
@@ -182,7 +184,8 @@ func (c *Cluster) launch(detach bool) error {
 		return fmt.Errorf("start the node: %w", err)
 	}
 	c.pid = cmd.Process.Pid
-	for name, value := range map[string]string{"pid": strconv.Itoa(c.pid), "address": l.Addr().String()} {
+	_, c.began = stat(c.pid)
+	for name, value := range map[string]string{"pid": fmt.Sprint(c.pid, " ", c.began), "address": l.Addr().String()} {
 		if err := os.WriteFile(filepath.Join(c.Dir(), name), []byte(value), 0o600); err != nil {
 			return errors.Join(err, c.Stop())
 		}
@@ -278,22 +281,33 @@ func Find(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.pid, err = strconv.Atoi(string(text)); err != nil {
+	if _, err := fmt.Sscan(string(text), &c.pid, &c.began); err != nil {
 		return nil, fmt.Errorf("process ID of the cluster: %w", err)
-	}
-	if !c.running() {
-		c.pid = 0
 	}
 	return c, nil
 }
 
-// Running tells whether the cluster is up.
-func (c *Cluster) Running() bool { return c.pid != 0 && c.running() }
+// Running tells whether the cluster's first process, still the one that was started, or any
+// other in its namespaces is there: it becomes a zombie after all others.
+func (c *Cluster) Running() bool {
+	state, began := stat(c.pid)
+	return began != "" && began == c.began && state != "Z"
+}
 
-// running tells whether the process is still the one that was started.
-func (c *Cluster) running() bool {
-	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c.pid))
-	return err == nil && string(line) == filepath.Join(c.layout.Binaries(), "node")+"\x00"+c.Dir()+"\x00"
+// stat is a process's state, and when it began, which tells it from a later
+// one with its ID.
+func stat(pid int) (state, began string) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", ""
+	}
+	// The name before may hold anything, so what follows is counted.
+	const afterName, beganAt = 2, 21
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) <= beganAt-afterName {
+		return "", ""
+	}
+	return fields[0], fields[beganAt-afterName]
 }
 
 // Stop ends the cluster and all its pods, and removes all that they left but
@@ -324,7 +338,7 @@ func (c *Cluster) signal(s syscall.Signal) error {
 
 func (c *Cluster) waitEnded(within time.Duration) bool {
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if !c.running() {
+		if !c.Running() {
 			return true
 		}
 	}

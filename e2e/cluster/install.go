@@ -99,6 +99,11 @@ func (c *Cluster) Install(ctx context.Context) error {
 			return err
 		}
 	}
+	return c.WaitAvailable(ctx)
+}
+
+// WaitAvailable waits until IPAM Guard's Deployment is available.
+func (c *Cluster) WaitAvailable(ctx context.Context) error {
 	out, err := c.Command(ctx, "kubectl", "-n", "ipam-guard-system", "wait", "--for=condition=Available", "--timeout=5m",
 		"deployment/ipam-guard-manager").CombinedOutput()
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
+	"time"
 )
 
 const cgroups = "/sys/fs/cgroup"
@@ -76,29 +78,44 @@ func makeCgroup(l Layout) error {
 	return nil
 }
 
+// emptyWithin is how long a control group may look busy after its last process
+// has ended.
+const emptyWithin = 20 * time.Second
+
 // RemoveCgroup removes what a cluster that ended left of control groups.
 func RemoveCgroup(l Layout) error {
 	dirs, _, err := hierarchies()
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, dir := range dirs {
-		var found []string
-		err := filepath.WalkDir(filepath.Join(dir, l.cgroup()), func(path string, d fs.DirEntry, err error) error {
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			if err == nil && d.IsDir() {
-				found = append(found, path)
-			}
+	for end := time.Now().Add(emptyWithin); ; time.Sleep(100 * time.Millisecond) {
+		var errs []error
+		for _, dir := range dirs {
+			errs = append(errs, removeTree(filepath.Join(dir, l.cgroup())))
+		}
+		if err := errors.Join(errs...); !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
 			return err
-		})
-		errs = append(errs, err)
-		for _, path := range slices.Backward(found) {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, fmt.Errorf("remove control group: %w", err))
-			}
+		}
+	}
+}
+
+// removeTree removes folders alone, the deepest first; files in a control group
+// go with it.
+func removeTree(top string) error {
+	var found []string
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil && d.IsDir() {
+			found = append(found, path)
+		}
+		return err
+	})
+	errs := []error{err}
+	for _, path := range slices.Backward(found) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove control group: %w", err))
 		}
 	}
 	return errors.Join(errs...)

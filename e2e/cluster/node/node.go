@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
 	"github.com/ipam-guard/ipam-guard/internal/calicoproto"
@@ -120,6 +121,18 @@ func prepareCalico(ctx context.Context, cp *controlplane.ControlPlane) error {
 	}
 	if err := cni.EnsureBlock(ctx, PodBlock, Name); err != nil {
 		return fmt.Errorf("make the pods' block: %w", err)
+	}
+	client, err := api.NewRESTClient(cp.Config())
+	if err != nil {
+		return err
+	}
+	unlocked := &calico.ClusterInformation{
+		TypeMeta:   metav1.TypeMeta{APIVersion: api.String(), Kind: "ClusterInformation"},
+		ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec:       calico.ClusterInformationSpec{DatastoreReady: ptr.To(true)},
+	}
+	if err := client.Post().Resource("clusterinformations").Body(unlocked).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("unlock the datastore: %w", err)
 	}
 	return nil
 }
