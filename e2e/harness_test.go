@@ -435,7 +435,7 @@ func (i *installation) start(t testing.TB, name string, extra ...string) *replic
 			"--metrics-bind-address=" + addresses[1],
 			"--health-probe-bind-address=" + addresses[2],
 			"--leader-election-namespace=" + namespace,
-			"--interval=1s", "--grace=2m",
+			"--interval=1s", "--grace=2m", "--webhook-linger=0s",
 		}, extra...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -89,6 +89,9 @@ type Webhook struct {
 	Certificate string `json:"certificate"`
 	// TLSMinVersion is 1.3 or 1.2.
 	TLSMinVersion string `json:"tlsMinVersion"`
+	// Linger is how long everything goes on once the process is told to end:
+	// a Service sends requests to a pod for some time after that.
+	Linger metav1.Duration `json:"linger"`
 }
 
 // Metrics configures the metrics endpoint.
@@ -105,6 +108,9 @@ type LeaderElection struct {
 	// Namespace holds the lease; empty means the pod's own.
 	Namespace string `json:"namespace"`
 }
+
+// maxLinger leaves time to end in within 30 s, a pod's usual grace period.
+const maxLinger = 20 * time.Second
 
 // Default is the configuration without file and flags.
 func Default() Config {
@@ -123,6 +129,7 @@ func Default() Config {
 			Port:          9443,
 			CertDir:       "/var/run/ipam-guard/tls",
 			TLSMinVersion: "1.3",
+			Linger:        metav1.Duration{Duration: 5 * time.Second},
 		},
 		Metrics:        Metrics{Address: ":8443", Secure: true},
 		LeaderElection: LeaderElection{Enabled: true},
@@ -149,6 +156,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Webhook.CertDir, "webhook-cert-dir", c.Webhook.CertDir, "folder with tls.crt and tls.key")
 	fs.StringVar(&c.Webhook.Certificate, "webhook-certificate", c.Webhook.Certificate, "cert-manager Certificate to watch, as namespace/name")
 	fs.StringVar(&c.Webhook.TLSMinVersion, "tls-min-version", c.Webhook.TLSMinVersion, "least TLS version of admission and metrics: 1.3 or 1.2")
+	fs.DurationVar(&c.Webhook.Linger.Duration, "webhook-linger", c.Webhook.Linger.Duration, "how long to go on when told to end, for requests that are still sent here")
 	fs.StringVar(&c.Metrics.Address, "metrics-bind-address", c.Metrics.Address, `address of /metrics, "0" for none`)
 	fs.BoolVar(&c.Metrics.Secure, "metrics-secure", c.Metrics.Secure, "serve metrics over TLS to authorised callers only")
 	fs.BoolVar(&c.LeaderElection.Enabled, "leader-elect", c.LeaderElection.Enabled, "elect the one replica that sweeps")
@@ -212,6 +220,8 @@ func (c *Config) Validate() error {
 	check(c.Webhook.Certificate == "" || strings.Count(c.Webhook.Certificate, "/") == 1,
 		"webhook.certificate (--webhook-certificate) is %q: write it as namespace/name", c.Webhook.Certificate)
 	check(oneOf(c.Webhook.TLSMinVersion, "1.2", "1.3"), "webhook.tlsMinVersion (--tls-min-version) is %q: set it to 1.3 or 1.2", c.Webhook.TLSMinVersion)
+	check(c.Webhook.Linger.Duration >= 0 && c.Webhook.Linger.Duration <= maxLinger,
+		"webhook.linger (--webhook-linger) is %s: set it between 0s and %s, less than a pod's grace period", c.Webhook.Linger.Duration, maxLinger)
 	check(oneOf(c.LogFormat, "json", "console"), "logFormat (--log-format) is %q: set it to json or console", c.LogFormat)
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))
