@@ -200,7 +200,9 @@ func (w *world) stepAgent(n int) {
 			a.retry(w, admitDelete)
 			return
 		}
-		_, _ = w.deleteHandle(i, "", "", byPerson) //nolint:errcheck // a person reads it
+		if _, err := w.deleteHandle(i, "", "", byPerson); err != nil {
+			w.violate("raw delete of handle %s: %v", w.s.handles[i].id, err)
+		}
 		a.end()
 	case lock:
 		w.locked = true

@@ -144,7 +144,7 @@ func (w *world) run(r int, op *operation, next question, ask bool) *operation {
 	}
 	out := &operation{work: op.work, began: op.began, answers: op.answers, open: s.open, target: op.target, hash: op.hash}
 	if s.answered != nil {
-		out.answers = append(op.answers[:len(op.answers):len(op.answers)], *s.answered)
+		out.answers = slices.Concat(op.answers, []answer{*s.answered})
 		out.hash = mix(mix(op.hash, s.answered.hash()), s.answered.past.objects^s.answered.past.owners)
 	}
 	for _, q := range out.open {

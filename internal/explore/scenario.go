@@ -158,13 +158,6 @@ func terminating(i int, blocks ...int) func(*world) {
 	}
 }
 
-func both(one, other func(*world)) func(*world) {
-	return func(w *world) {
-		one(w)
-		other(w)
-	}
-}
-
 func podless(p int, begin func(*world)) func(*world) {
 	return func(w *world) {
 		begin(w)

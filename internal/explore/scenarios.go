@@ -14,6 +14,16 @@ func Scenarios() []*Scenario {
 			left:     budget{hours: 3, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 2}},
 		},
 		{
+			Name: "one block", Claim: "two pods get addresses of one block at the same time, and a sweep looks at both handles",
+			handles: []handleSpec{sandbox(0), sandbox(1)}, blocks: []blockSpec{block(v4)}, pods: []podSpec{{"shop", "cart-0"}, {"shop", "cart-1"}},
+			agents: []agentSpec{
+				{name: "CNI ADD of cart-0", at: readForIncrement, blocks: []int{0}, mortal: true},
+				{name: "CNI ADD of cart-1", at: readForIncrement, handle: 1, blocks: []int{0}},
+			},
+			replicas: 1,
+			left:     budget{hours: 2, crashes: 1, podsGone: 2, work: [works]uint8{sweepPass: 1}},
+		},
+		{
 			Name: "release", Claim: "a pod goes, and CNI may be killed while it releases the address",
 			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4)}, pods: []podSpec{{"shop", "cart-0"}},
 			agents: []agentSpec{
