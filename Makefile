@@ -15,6 +15,8 @@ TESTFLAGS ?=
 # Control plane binaries to build; etcd, kube-apiserver and
 # kube-controller-manager when empty.
 BINARIES ?=
+# Binaries that a real node takes.
+NODE := etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
 # Flags of the demo, such as ARGS="--handles 100000 --leaks 0.9".
 ARGS ?=
 
@@ -22,6 +24,8 @@ TOOLS := bin/tools
 GOLANGCI_LINT := $(TOOLS)/golangci-lint
 CONTROLLER_GEN := $(TOOLS)/controller-gen
 KUSTOMIZE := $(TOOLS)/kustomize
+CYCLONEDX := $(TOOLS)/cyclonedx-gomod
+GOVULNCHECK := $(TOOLS)/govulncheck
 
 ##@ Use
 
@@ -47,6 +51,14 @@ build-installer: $(KUSTOMIZE) ## Write dist/install.yaml, all of config/default 
 # Name of the image that docker-build makes.
 IMAGE ?= ipam-guard:$(or $(VERSION),latest)
 
+# Flags of the release, such as RELEASE="-version v1.2.3 -platforms linux/amd64".
+RELEASE ?=
+
+.PHONY: release
+release: $(KUSTOMIZE) $(CYCLONEDX) ## Build all that a release consists of into dist/release.
+	mkdir -p dist
+	cd internal/release && go run . -out dist/release $(RELEASE)
+
 .PHONY: docker-build
 docker-build: ## Build the manager's image.
 	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
@@ -70,6 +82,16 @@ generate: $(CONTROLLER_GEN) ## Generate deep copies and definitions from Go type
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code.
 	$(GOLANGCI_LINT) fmt
+
+.PHONY: cluster
+cluster: $(KUSTOMIZE) ## Bring up a real cluster of one node, with IPAM Guard. Needs root.
+	@cd e2e && go run ./cluster/cmd/preflight
+	@go run ./internal/controlplane/build $(NODE) >/dev/null
+	@cd e2e && go run ./cluster/cmd/cluster up
+
+.PHONY: cluster-down
+cluster-down: ## End that cluster.
+	@cd e2e && go run ./cluster/cmd/cluster down
 
 ##@ Test
 
@@ -101,10 +123,24 @@ e2e: controlplane $(KUSTOMIZE) ## Install on a control plane, with cert-manager,
 	go run ./internal/controlplane/build kubectl
 	cd e2e && go vet ./... && go test -count=1 -timeout 20m $(TESTFLAGS) ./...
 
+.PHONY: e2e-cluster
+e2e-cluster: $(KUSTOMIZE) ## Install on a real node, as pods, and test that. Needs root.
+	cd e2e && go run ./cluster/cmd/preflight
+	go run ./internal/controlplane/build $(NODE)
+	cd e2e && IPAM_GUARD_CLUSTER=1 go test -count=1 -v -timeout 15m $(TESTFLAGS) ./cluster
+
 # Without the race detector, which makes it ten times as slow; unit runs a part with it.
 .PHONY: explore
 explore: ## Explore interleavings, and that each safety rule is missed without it.
 	go test -count=1 -v -timeout 30m ./internal/explore $(TESTFLAGS) | grep -v '^=== '
+
+.PHONY: release-test
+release-test: $(KUSTOMIZE) $(CYCLONEDX) ## Build a release for this platform twice, compare, and install it.
+	cd internal/release && go vet ./... && go mod tidy -diff && go test -count=1 -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: vulnerabilities
+vulnerabilities: $(GOVULNCHECK) ## Look for known vulnerabilities; asks vuln.go.dev.
+	$(GOVULNCHECK) ./...
 
 .PHONY: bench-sweep
 bench-sweep: controlplane ## Compare the sweeper with a bare loop of deletes.
@@ -126,4 +162,4 @@ $(TOOLS)/%: internal/tools/go.mod internal/tools/go.sum
 	cd internal/tools && GOWORK=off go build -mod=readonly -o ../../$@ $$(go list -f '{{.ImportPath}}' tool | grep -E '/$*(/v[0-9]+)?$$')
 
 .PHONY: tools
-tools: $(GOLANGCI_LINT) $(CONTROLLER_GEN) $(KUSTOMIZE) ## Build the tools.
+tools: $(GOLANGCI_LINT) $(CONTROLLER_GEN) $(KUSTOMIZE) $(CYCLONEDX) $(GOVULNCHECK) ## Build the tools.
