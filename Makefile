@@ -142,6 +142,18 @@ release-test: $(KUSTOMIZE) $(CYCLONEDX) ## Build a release for this platform twi
 vulnerabilities: $(GOVULNCHECK) ## Look for known vulnerabilities; asks vuln.go.dev.
 	$(GOVULNCHECK) ./...
 
+# How long to fuzz each target.
+FUZZTIME ?= 30s
+
+.PHONY: fuzz
+fuzz: ## Fuzz each parser and decoder for FUZZTIME.
+	@for file in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \
+	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z]*\).*/\1/p' $$file); do \
+	    echo "== $$(dirname $$file) $$target"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$(dirname $$file); \
+	  done; \
+	done
+
 .PHONY: bench-sweep
 bench-sweep: controlplane ## Compare the sweeper with a bare loop of deletes.
 	go test -run '^$$' -bench Sweep -benchtime 1x -timeout 30m ./controllers/sweeper

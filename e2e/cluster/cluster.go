@@ -27,6 +27,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/e2e/cluster/image"
 	"github.com/ipam-guard/ipam-guard/e2e/cluster/node"
+	"github.com/ipam-guard/ipam-guard/e2e/cluster/preflight"
 	"github.com/ipam-guard/ipam-guard/internal/controlplane"
 	"github.com/ipam-guard/ipam-guard/internal/controlplane/assets"
 )
@@ -42,13 +43,14 @@ type Options struct {
 	Dir string
 	// Detach lets the cluster outlive the process that starts it.
 	Detach bool
-	// Log gets the progress of builds.
+	// Log gets the progress of builds; nil discards it.
 	Log io.Writer
 }
 
 // Cluster is a running cluster.
 type Cluster struct {
-	layout node.Layout
+	layout  node.Layout
+	kubectl string
 	// pid is the first process's, and began when the kernel says it began.
 	pid   int
 	began string
@@ -60,18 +62,23 @@ type Cluster struct {
 // Start builds what is needed, starts a cluster and returns when its node is
 // ready.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	if err := Preflight(); err != nil {
+	if err := preflight.Check(); err != nil {
 		return nil, err
+	}
+	if o.Log == nil {
+		o.Log = io.Discard
 	}
 	dir, err := filepath.Abs(o.Dir)
 	if err != nil {
 		return nil, err
 	}
 	c := &Cluster{layout: node.Layout(dir)}
-	if _, err := assets.Ensure(ctx, o.Log, append([]string{assets.Kubectl}, node.Needs...)...); err != nil {
+	paths, err := assets.Ensure(ctx, o.Log, append([]string{assets.Kubectl}, node.Needs...)...)
+	if err != nil {
 		return nil, err
 	}
-	if err := c.prepare(ctx); err != nil {
+	c.kubectl = paths[assets.Kubectl]
+	if err := c.prepare(ctx, o.Log); err != nil {
 		return nil, err
 	}
 	if err := c.launch(o.Detach); err != nil {
@@ -93,7 +100,7 @@ var commands = map[string]string{
 }
 
 // prepare makes folders, binaries and images.
-func (c *Cluster) prepare(ctx context.Context) error {
+func (c *Cluster) prepare(ctx context.Context, log io.Writer) error {
 	for _, dir := range []string{c.layout.Binaries(), c.layout.Images(), c.layout.Logs(), filepath.Join(c.Dir(), "lib")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("make the cluster's folder: %w", err)
@@ -106,6 +113,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 	module := filepath.Join(root, "e2e")
 	images := map[string]string{"manager": ManagerImage}
 	for name, image := range commands {
+		fmt.Fprintln(log, "build", name)
 		if err := c.build(ctx, module, name, "./cluster/cmd/"+name); err != nil {
 			return err
 		}
@@ -113,6 +121,7 @@ func (c *Cluster) prepare(ctx context.Context) error {
 			images[name] = image
 		}
 	}
+	fmt.Fprintln(log, "build manager")
 	if err := c.build(ctx, root, "manager", "./cmd/manager"); err != nil {
 		return err
 	}

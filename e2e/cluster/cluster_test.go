@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -39,9 +42,10 @@ func TestRealCluster(t *testing.T) {
 		{"a renewed certificate is served without a restart, and fails no admission", h.renewal},
 		{"a rolling update fails no admission", h.rollingUpdate},
 		{"a drain leaves one replica serving and fails no admission", h.drain},
+		{"handles are made within the timeout while both replicas hang", h.hanging},
 		{"another replica leads when the leader's pod goes", h.leaderGone},
 		{"requests are as measured", h.usage},
-		{"with both replicas gone at once the next ones get addresses", h.allGone},
+		{"with all replicas gone the next ones get addresses", h.allGone},
 		{"an uninstall leaves nothing behind", h.uninstall},
 		{"the host-network overlay serves", h.hostNetwork},
 	} {
@@ -234,6 +238,52 @@ func (h *harness) drain(t *testing.T) {
 	load.end(t)
 }
 
+// hanging stops both processes, as a node without CPU or memory would. Until
+// their probes have failed the Service goes on sending requests there.
+func (h *harness) hanging(t *testing.T) {
+	processes := h.managers(t)
+	if len(processes) != 2 {
+		t.Fatalf("found %v, want two managers", processes)
+	}
+	send := func(s syscall.Signal) {
+		for _, pid := range processes {
+			if err := syscall.Kill(pid, s); err != nil {
+				t.Errorf("signal %d: %v", pid, err)
+			}
+		}
+	}
+	send(syscall.SIGSTOP)
+	defer send(syscall.SIGCONT)
+	got, took := h.probe(t)
+	if got || took > webhookTimeout {
+		t.Errorf("the handle's creation took %s, stamped %v", took, got)
+	}
+	t.Logf("a handle was made in %s", took.Round(time.Millisecond))
+	send(syscall.SIGCONT)
+	h.waitStamping(t)
+	h.waitAvailable(t)
+}
+
+// managers are the process IDs of IPAM Guard in this cluster's pods.
+func (h *harness) managers(t testing.TB) (found []int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	must(t, err)
+	for _, file := range files {
+		group, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(group), h.layout.Cgroup()+"/") {
+			continue // Another's, or it has just ended.
+		}
+		command, err := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+		if err == nil && strings.HasPrefix(string(command), "/manager\x00") {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			must(t, err)
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
 // leader is the pod that leads.
 func (h *harness) leader(t testing.TB) string {
 	t.Helper()
@@ -254,32 +304,40 @@ func (h *harness) leaderGone(t *testing.T) {
 		return all
 	}
 	eventually(t, time.Minute, "a leader", func() bool { return slices.Contains(names(), h.leader(t)) })
-	first := h.leader(t)
 	load := h.startTraffic(t)
-	began := time.Now()
-	h.kubectl(t, "-n", namespace, "delete", "pod", first, "--wait=false")
-	eventually(t, time.Minute, "another leader", func() bool {
-		now := h.leader(t)
-		return now != first && slices.Contains(names(), now)
-	})
-	t.Logf("the other replica leads after %s", time.Since(began).Round(time.Millisecond))
-	h.waitAvailable(t)
+	for range 3 {
+		first := h.leader(t)
+		began := time.Now()
+		h.kubectl(t, "-n", namespace, "delete", "pod", first, "--wait=false")
+		eventually(t, time.Minute, "another leader", func() bool {
+			now := h.leader(t)
+			return now != first && slices.Contains(names(), now)
+		})
+		t.Logf("another replica leads after %s", time.Since(began).Round(time.Millisecond))
+		h.waitAvailable(t)
+	}
 	load.end(t)
 }
 
+// allGone is the worst case of a guard in pods: they need addresses, and thus
+// handles, while the webhook is configured and they are all that could answer.
 func (h *harness) allGone(t *testing.T) {
 	before := h.pods(t)
-	h.kubectl(t, "-n", namespace, "delete", "pods", "-l", selector, "--grace-period=1")
-	h.waitAvailable(t)
-	for _, p := range h.pods(t) {
-		if slices.ContainsFunc(before, func(old corev1.Pod) bool { return old.UID == p.UID }) {
-			t.Errorf("pod %s is still there", p.Name)
-		}
-		t.Logf("pod %s got its address with nothing to stamp it: stamped %v", p.Name, stamped(h.handle(t, idOf(p))))
-	}
+	h.kubectl(t, "-n", namespace, "scale", "--replicas=0", "deployment/"+manager)
+	h.kubectl(t, "-n", namespace, "wait", "--for=delete", "pod", "-l", selector, "--timeout=2m")
 	for _, p := range before {
 		if !h.gone(t, idOf(p)) {
 			t.Errorf("the handle of pod %s, which is gone, is still there", p.Name)
+		}
+	}
+	began := time.Now()
+	h.kubectl(t, "-n", namespace, "scale", "--replicas=2", "deployment/"+manager)
+	h.waitAvailable(t)
+	t.Logf("both replicas are back after %s", time.Since(began).Round(time.Second))
+	for _, p := range h.pods(t) {
+		got := h.handle(t, idOf(p))
+		if took := got.CreationTimestamp.Sub(p.CreationTimestamp.Time); stamped(got) || took > 2*webhookTimeout {
+			t.Errorf("pod %s had its handle %s after it was made, stamped %v", p.Name, took, stamped(got))
 		}
 	}
 	h.waitStamping(t)

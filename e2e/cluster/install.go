@@ -73,17 +73,16 @@ func (c *Cluster) Checkout() (string, error) {
 // Command is a command with this cluster's kubeconfig; kubectl is the
 // cluster's own.
 func (c *Cluster) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	root, err := assets.Root()
-	if err != nil {
-		root = "."
+	tools := ""
+	if root, err := assets.Root(); err == nil {
+		tools = filepath.Join(root, "bin", "tools")
 	}
-	binaries, tools := filepath.Join(root, "bin", "controlplane"), filepath.Join(root, "bin", "tools")
 	if name == assets.Kubectl {
-		name = filepath.Join(binaries, name)
+		name = c.kubectl
 	}
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig(), "IMAGE="+ManagerImage,
-		"PATH="+binaries+":"+tools+":"+os.Getenv("PATH"))
+		"PATH="+filepath.Dir(c.kubectl)+":"+tools+":"+os.Getenv("PATH"))
 	return cmd
 }
 

@@ -17,8 +17,8 @@ import (
 
 const cgroups = "/sys/fs/cgroup"
 
-// cgroup is the cluster's own control group, below which all pods' are.
-func (l Layout) cgroup() string {
+// Cgroup is the name of the cluster's own control group, below which all pods' are.
+func (l Layout) Cgroup() string {
 	h := fnv.New32a()
 	h.Write([]byte(l))
 	return fmt.Sprintf("ipam-guard-%08x", h.Sum32())
@@ -49,7 +49,7 @@ func makeCgroup(l Layout) error {
 		return err
 	}
 	for _, dir := range dirs {
-		own := filepath.Join(dir, l.cgroup())
+		own := filepath.Join(dir, l.Cgroup())
 		if err := os.MkdirAll(own, 0o755); err != nil {
 			return fmt.Errorf("make control group: %w", err)
 		}
@@ -91,7 +91,7 @@ func RemoveCgroup(l Layout) error {
 	for end := time.Now().Add(emptyWithin); ; time.Sleep(100 * time.Millisecond) {
 		var errs []error
 		for _, dir := range dirs {
-			errs = append(errs, removeTree(filepath.Join(dir, l.cgroup())))
+			errs = append(errs, removeTree(filepath.Join(dir, l.Cgroup())))
 		}
 		if err := errors.Join(errs...); !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
 			return err

@@ -7,21 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/ipam-guard/ipam-guard/e2e/cluster/preflight"
 )
-
-// pluginFolders are where distributions put the CNI plugins.
-var pluginFolders = []string{"/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"}
-
-// FindPlugin is the path of a CNI plugin, "" when there is none.
-func FindPlugin(name string) string {
-	for _, dir := range pluginFolders {
-		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); err == nil {
-			return path
-		}
-	}
-	return ""
-}
 
 const containerdConfig = `version = 2
 root = "DIR/containerd"
@@ -93,7 +81,7 @@ const networkConfig = `{
 // configure writes the components' configuration files.
 func configure(l Layout, proxyKubeconfig string) error {
 	fill := strings.NewReplacer("DIR", string(l), "SOCKET", l.containerdSocket(), "PAUSE", PauseImage,
-		"ADDRESS", address.String(), "CGROUP", l.cgroup(), "NODE", Name, "KUBECONFIG", proxyKubeconfig, "BLOCK", PodBlock.String(),
+		"ADDRESS", address.String(), "CGROUP", l.Cgroup(), "NODE", Name, "KUBECONFIG", proxyKubeconfig, "BLOCK", PodBlock.String(),
 		"POOL", pool.String(), "GATEWAY", gateway.String())
 	for _, dir := range []string{l.join("cni", "bin"), l.join("cni", "net.d")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -111,8 +99,8 @@ func configure(l Layout, proxyKubeconfig string) error {
 		}
 	}
 	plugins := map[string]string{"calico-ipam": filepath.Join(l.Binaries(), "calico-ipam")}
-	for _, name := range []string{"ptp", "loopback"} {
-		plugins[name] = FindPlugin(name)
+	for _, name := range preflight.Plugins {
+		plugins[name] = preflight.Plugin(name)
 	}
 	for name, path := range plugins {
 		if err := os.Symlink(path, l.join("cni", "bin", name)); err != nil {

@@ -33,15 +33,13 @@ func run(ctx context.Context, args []string) error {
 	dir := filepath.Join(root, "bin", "cluster")
 	if len(args) == 1 {
 		switch args[0] {
-		case "preflight":
-			return cluster.Preflight()
 		case "up":
 			return up(ctx, dir)
 		case "down":
 			return down(dir)
 		}
 	}
-	return errors.New("usage: cluster preflight|up|down")
+	return errors.New("usage: cluster up|down")
 }
 
 func up(ctx context.Context, dir string) error {
