@@ -79,6 +79,10 @@ generate: $(CONTROLLER_GEN) ## Generate deep copies and definitions from Go type
 	$(CONTROLLER_GEN) object crd:crdVersions=v1,maxDescLen=0 paths=./internal/calico \
 	  output:crd:artifacts:config=internal/calico/crd
 
+.PHONY: docs
+docs: ## Generate docs/configuration.md and docs/metrics.md from code.
+	go test -count=1 ./internal/reference -run Pages -update
+
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code.
 	$(GOLANGCI_LINT) fmt
@@ -137,6 +141,10 @@ explore: ## Explore interleavings, and that each safety rule is missed without i
 .PHONY: release-test
 release-test: $(KUSTOMIZE) $(CYCLONEDX) ## Build a release for this platform twice, compare, and install it.
 	cd internal/release && go vet ./... && go mod tidy -diff && go test -count=1 -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: monitoring-test
+monitoring-test: ## Try alerts and dashboard on Prometheus's own engine.
+	cd internal/monitoring && go vet ./... && go mod tidy -diff && go test $(TESTFLAGS) ./...
 
 .PHONY: vulnerabilities
 vulnerabilities: $(GOVULNCHECK) ## Look for known vulnerabilities; asks vuln.go.dev.
