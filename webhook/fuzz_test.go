@@ -28,6 +28,11 @@ func FuzzMutate(f *testing.F) {
 			Operation: admissionv1.Update, Object: runtime.RawExtension{Raw: object}, OldObject: runtime.RawExtension{Raw: old},
 		}}
 		v.Handle(t.Context(), req)
+		req.Operation = admissionv1.Delete
+		if resp := v.Handle(t.Context(), req); !resp.Allowed {
+			t.Fatalf("refused, although no block is there: %v", resp.Result)
+		}
+		req.Operation = admissionv1.Update
 		if create {
 			req.Operation = admissionv1.Create
 		}
