@@ -60,7 +60,11 @@ func TestInstalled(t *testing.T) {
 func TestInstalledOnTheNewerGroup(t *testing.T) {
 	i := install(t, calico.API{GroupVersion: calico.GroupV3})
 	i.readme(t, "plugin")
-	first := i.startAdmission(t, "first")
+	out, err := i.command(t, "kubectl", "apply", "-k", "config/overlays/repair").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	first := i.startAdmission(t, "first", "--repair=skewed,missing,stuck")
 	t.Run("the leaked handles of before are swept", func(t *testing.T) { i.sweptOnly(t) })
 	t.Run("stamp and finalizer outlive Calico's updates", i.stampOutlivesUpdates)
 	t.Run("a normal release is gone at once and costs no more writes", func(t *testing.T) {
@@ -71,15 +75,23 @@ func TestInstalledOnTheNewerGroup(t *testing.T) {
 	t.Run("a raw delete of a handle in use is refused, with what to do", i.rawDeleteRefused)
 	t.Run("with the webhook down a raw delete is held until Calico's release", i.rawDeleteHeld(first))
 	t.Run("a deleted handle is let go within 2 s once its block is empty", i.emptyLetGo(first))
+	missing := i.leaveMissing(t, first)
 	t.Run("a leak is swept, finalizer and all, and its owner is noted first", i.leakSwept)
+	t.Run("a handle that is missing is made anew, and Calico can release it", func(t *testing.T) {
+		eventually(t, 3*time.Minute, "the repair", func() bool { return !i.gone(t, missing) })
+		must(t, i.cni.Release(t.Context(), missing))
+		if !i.gone(t, missing) || i.referenced(t, missing, v4) {
+			t.Error("something is left after its release")
+		}
+	})
 	t.Run("RBAC grants what is asked for, and nothing else", i.rbac)
 	t.Run("an uninstall leaves nothing behind", i.uninstall)
 }
 
 // startAdmission starts a manager and waits until admission goes through it.
-func (i *installation) startAdmission(t *testing.T, name string) *replica {
+func (i *installation) startAdmission(t *testing.T, name string, extra ...string) *replica {
 	t.Helper()
-	r := i.start(t, name)
+	r := i.start(t, name, extra...)
 	i.service.set(r.webhook)
 	eventually(t, 30*time.Second, "the webhook to answer", func() bool {
 		id := newID()
@@ -89,6 +101,21 @@ func (i *installation) startAdmission(t *testing.T, name string) *replica {
 		return stamped
 	})
 	return r
+}
+
+// leaveMissing deletes a handle in use by force, as nobody should.
+func (i *installation) leaveMissing(t *testing.T, r *replica) string {
+	t.Helper()
+	id := newID()
+	i.assign(t, id, v4)
+	i.service.set()
+	defer i.service.set(r.webhook)
+	must(t, i.rawDelete(t, id))
+	must(t, i.patch(t, id, `{"metadata":{"finalizers":null}}`))
+	if !i.gone(t, id) || !i.referenced(t, id, v4) {
+		t.Fatal("the handle is not missing")
+	}
+	return id
 }
 
 // leakSwept leaves a handle behind as a killed CNI does, after its address was
@@ -607,6 +634,8 @@ func TestOverlays(t *testing.T) {
 		{"overlays/host-network", "Namespace", `"pod-security.kubernetes.io/enforce":"privileged"`},
 		{"overlays/without-guard", "Deployment", `"--guard=off"`},
 		{"overlays/without-guard", "ValidatingWebhookConfiguration", `"operations":["UPDATE"]`},
+		{"overlays/repair", "Deployment", `"--repair=skewed,missing,stuck"`},
+		{"overlays/repair", "ClusterRole", `"verbs":["create","update"]`},
 		{"default", "Namespace", `"pod-security.kubernetes.io/enforce":"restricted"`},
 		{"default", "ValidatingWebhookConfiguration", `"operations":["UPDATE","DELETE"]`},
 		{"prometheus", "ServiceMonitor", `"scheme":"https"`},

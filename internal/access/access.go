@@ -75,6 +75,11 @@ func Sweeping(api calico.API) []Permission {
 	return []Permission{{Resource: api.Handles().GroupResource(), Verbs: []string{"delete", "patch"}}}
 }
 
+// Repairing is what repairing divergences takes, beyond Watching.
+func Repairing(api calico.API) []Permission {
+	return []Permission{{Resource: api.Handles().GroupResource(), Verbs: []string{"create", "update", "delete", "patch"}}}
+}
+
 // Require is nil when all permissions are granted. Else its error names each
 // missing rule as RBAC spells it.
 func Require(ctx context.Context, cfg *rest.Config, wanted ...Permission) error {

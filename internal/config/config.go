@@ -37,7 +37,10 @@ const (
 type Config struct {
 	metav1.TypeMeta `json:",inline"`
 
-	Sweep          Sweep          `json:"sweep"`
+	Sweep Sweep `json:"sweep"`
+	// Repair names divergences beyond orphans that are repaired: skewed,
+	// missing, stuck.
+	Repair         []string       `json:"repair"`
 	Guard          Guard          `json:"guard"`
 	Webhook        Webhook        `json:"webhook"`
 	Metrics        Metrics        `json:"metrics"`
@@ -123,7 +126,8 @@ func Default() Config {
 			Workers:  32,
 			Interval: metav1.Duration{Duration: time.Minute},
 		},
-		Guard: Guard{Mode: GuardEnforce},
+		Repair: []string{},
+		Guard:  Guard{Mode: GuardEnforce},
 		Webhook: Webhook{
 			Enabled:       true,
 			Port:          9443,
@@ -139,6 +143,15 @@ func Default() Config {
 	}
 }
 
+// divergences are what can be repaired.
+func divergences() []string {
+	var kinds []string
+	for _, d := range verdict.Divergences() {
+		kinds = append(kinds, string(d))
+	}
+	return kinds
+}
+
 // AddFlags binds flags to the configuration's fields.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Sweep.Enabled, "sweep", c.Sweep.Enabled, "sweep orphaned handles")
@@ -149,6 +162,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Sweep.Workers, "workers", c.Sweep.Workers, "deletes under way at once")
 	fs.DurationVar(&c.Sweep.Interval.Duration, "interval", c.Sweep.Interval.Duration, "most time between two passes when something changed")
 	fs.BoolVar(&c.Sweep.Unknown, "sweep-unknown", c.Sweep.Unknown, "also sweep handles whose owner cannot be told")
+	fs.StringSliceVar(&c.Repair, "repair", c.Repair, "divergences beyond orphans to repair: "+strings.Join(divergences(), ", ")+"; empty for none")
 	fs.StringVar(&c.Guard.Mode, "guard", c.Guard.Mode, "what a raw delete of a handle in use meets: enforce, warn or off")
 	fs.BoolVar(&c.Webhook.Enabled, "webhook", c.Webhook.Enabled, "serve admission")
 	fs.StringVar(&c.Webhook.Host, "webhook-host", c.Webhook.Host, "address that admission listens on; empty for all")
@@ -214,6 +228,9 @@ func (c *Config) Validate() error {
 	check(c.Sweep.Rate >= 0, "sweep.rate (--rate) is %v: set it to a positive number, or to 0 for no limit", c.Sweep.Rate)
 	check(c.Sweep.Workers >= 1 && c.Sweep.Workers <= 1024, "sweep.workers (--workers) is %d: set it between 1 and 1024", c.Sweep.Workers)
 	check(c.Sweep.Interval.Duration >= time.Second, "sweep.interval (--interval) is %s: set it to 1s or more", c.Sweep.Interval.Duration)
+	for _, kind := range c.Repair {
+		check(oneOf(kind, divergences()...), "repair (--repair) names %q: name one or more of %s", kind, strings.Join(divergences(), ", "))
+	}
 	check(oneOf(c.Guard.Mode, GuardEnforce, GuardWarn, GuardOff), "guard.mode (--guard) is %q: set it to enforce, warn or off", c.Guard.Mode)
 	check(c.Webhook.Port > 0 && c.Webhook.Port < 1<<16, "webhook.port (--webhook-port) is %d: set it between 1 and 65535", c.Webhook.Port)
 	check(!c.Webhook.Enabled || c.Webhook.CertDir != "", "webhook.certDir (--webhook-cert-dir) is empty: name the folder with tls.crt and tls.key, or turn the webhook off")

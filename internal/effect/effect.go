@@ -224,21 +224,13 @@ func (e *Effector) Release(ctx context.Context, name string) (Result, error) {
 // referencedLive reads the blocks that the handle names.
 func (e *Effector) referencedLive(ctx context.Context, h *calico.IPAMHandle) (bool, error) {
 	for _, cidr := range slices.Sorted(maps.Keys(h.Spec.Block)) {
-		name, err := calico.ParseBlockName(cidr)
+		// A damaged CIDR names no block that Calico could release from.
+		block, err := e.blockOf(ctx, cidr)
 		if err != nil {
-			// A damaged CIDR names no block that Calico could release from.
-			continue
+			return false, err
 		}
-		var block *calico.IPAMBlock
-		err = e.request(ctx, func(ctx context.Context) (err error) {
-			block, err = e.o.API.GetBlock(ctx, name)
-			return err
-		})
-		if apierrors.IsNotFound(err) {
+		if block == nil {
 			continue
-		}
-		if err != nil {
-			return false, fmt.Errorf("read block %s: %w", cidr, err)
 		}
 		if len(block.Spec.OrdinalsOf(h.Name)) > 0 {
 			return true, nil

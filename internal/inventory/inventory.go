@@ -243,6 +243,17 @@ func (i *Inventory) RememberDeclared(name, resourceVersion string, declared map[
 	}
 }
 
+// Missing are handles that blocks reference and that do not exist.
+func (i *Inventory) Missing() []string {
+	var missing []string
+	for n := range i.shards {
+		for _, k := range i.shards[n].missingKeys() {
+			missing = append(missing, i.names.name(k))
+		}
+	}
+	return missing
+}
+
 // Held are the terminating handles that carry our finalizer.
 func (i *Inventory) Held() []string {
 	var held []string

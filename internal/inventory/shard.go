@@ -255,6 +255,18 @@ func (s *shard) counts() (handles, referenced int) {
 	return s.records.len(), s.inUse
 }
 
+func (s *shard) missingKeys() []key {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var keys []key
+	for k, refs := range s.refs {
+		if len(refs) > 0 && !s.records.has(k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
 func (s *shard) heldKeys() []key {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

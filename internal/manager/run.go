@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/controllers/guard"
 	"github.com/ipam-guard/ipam-guard/controllers/leaks"
+	"github.com/ipam-guard/ipam-guard/controllers/repairer"
 	"github.com/ipam-guard/ipam-guard/controllers/sweeper"
 	"github.com/ipam-guard/ipam-guard/internal/access"
 	"github.com/ipam-guard/ipam-guard/internal/audit"
@@ -39,6 +41,7 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/metrics"
 	"github.com/ipam-guard/ipam-guard/internal/pace"
 	"github.com/ipam-guard/ipam-guard/internal/pause"
+	"github.com/ipam-guard/ipam-guard/internal/verdict"
 	"github.com/ipam-guard/ipam-guard/internal/version"
 )
 
@@ -109,6 +112,9 @@ func preflight(ctx context.Context, restConfig *rest.Config, cfg config.Config, 
 	if cfg.Sweep.Enabled && !cfg.Sweep.DryRun {
 		wanted = append(wanted, access.Sweeping(detection.API)...)
 	}
+	if len(cfg.Repair) > 0 && !cfg.Sweep.DryRun {
+		wanted = append(wanted, access.Repairing(detection.API)...)
+	}
 	if err := access.Require(ctx, restConfig, wanted...); err != nil {
 		return none, err
 	}
@@ -172,6 +178,7 @@ type parts struct {
 	monitor   *pause.Monitor
 	teller    *teller
 	audit     *audit.File
+	record    audit.Log
 	group     *conditions.Group
 	machines  schema.GroupVersion
 }
@@ -210,18 +217,23 @@ func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, foun
 		}
 		record = p.audit
 	}
-	p.effector = effect.New(effect.Options{
+	p.record = record
+	p.effector = p.newEffector(cfg.Sweep.DryRun || !cfg.Sweep.Enabled)
+	return p, nil
+}
+
+func (p *parts) newEffector(dryRun bool) *effect.Effector {
+	return effect.New(effect.Options{
 		API:          p.effects,
 		Evidence:     p.inventory,
-		Audit:        record,
+		Audit:        p.record,
 		Pace:         p.pace,
 		Clock:        p.clock,
 		Gate:         p.monitor.Gate,
-		Grace:        cfg.Sweep.Grace.Duration,
-		DryRun:       cfg.Sweep.DryRun || !cfg.Sweep.Enabled,
-		SweepUnknown: cfg.Sweep.Unknown,
+		Grace:        p.cfg.Sweep.Grace.Duration,
+		DryRun:       dryRun,
+		SweepUnknown: p.cfg.Sweep.Unknown,
 	})
-	return p, nil
 }
 
 func (p *parts) closeAudit() error {
@@ -256,6 +268,11 @@ func (p *parts) addControllers() error {
 	complete := leaks.New(leaks.Options{
 		Inventory: p.inventory, Effector: p.effector, Clock: p.clock, Log: p.log.WithName("leaks"),
 	})
+	if len(p.cfg.Repair) > 0 {
+		if err := p.addRepairer(); err != nil {
+			return err
+		}
+	}
 	return errors.Join(
 		p.mgr.Add(leading{p.synced(sweep.Start)}),
 		p.mgr.Add(leading{p.synced(release.Start)}),
@@ -265,6 +282,19 @@ func (p *parts) addControllers() error {
 		p.mgr.Add(leading{p.group.Start}),
 		p.mgr.Add(leading{p.watchKubeVirt}),
 	)
+}
+
+func (p *parts) addRepairer() error {
+	repair := repairer.New(repairer.Options{
+		Inventory: p.inventory, Handles: p.effects, Freshness: p.feed, Observer: p.teller, Clock: p.clock,
+		// Of its own: repairing and sweeping are switched on separately.
+		Effector: p.newEffector(p.cfg.Sweep.DryRun),
+		Log:      p.log.WithName("repairer"), Gate: p.monitor.Gate, Grace: p.cfg.Sweep.Grace.Duration,
+		Kinds: slices.DeleteFunc(verdict.Divergences(), func(d verdict.Divergence) bool {
+			return !slices.Contains(p.cfg.Repair, string(d))
+		}),
+	})
+	return p.mgr.Add(leading{p.synced(repair.Start)})
 }
 
 // leading runs only while this replica leads.

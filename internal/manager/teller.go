@@ -161,6 +161,24 @@ func (t *teller) paused(p pause.Pause, active bool) {
 	})
 }
 
+// Diverged implements repairer.Observer.
+func (t *teller) Diverged(counts map[verdict.Divergence]int) { t.metrics.Diverged(counts) }
+
+// Repaired implements repairer.Observer.
+func (t *teller) Repaired(d effect.Diverged, r effect.Result, err error) {
+	t.metrics.Repaired(d.Kind, r, err)
+	switch {
+	case err != nil:
+		t.log.Error(err, "repair of a handle failed", "handle", d.Name, "divergence", d.Kind)
+	case r.Outcome == effect.Done:
+		t.log.Info("repaired a handle", "handle", d.Name, "divergence", d.Kind, "detail", r.Detail)
+	case r.Outcome == effect.WouldDo:
+		t.log.Info("would repair a handle", "handle", d.Name, "divergence", d.Kind, "detail", r.Detail)
+	default:
+		t.log.V(1).Info("not repaired", "handle", d.Name, "divergence", d.Kind, "outcome", r.Outcome, "detail", r.Detail)
+	}
+}
+
 // Holding implements guard.Observer.
 func (t *teller) Holding(n int) { t.metrics.Holding(n) }
 

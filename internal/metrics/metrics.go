@@ -12,6 +12,7 @@ import (
 	"github.com/ipam-guard/ipam-guard/controllers/sweeper"
 	"github.com/ipam-guard/ipam-guard/internal/effect"
 	"github.com/ipam-guard/ipam-guard/internal/pause"
+	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
 
 const namespace = "ipam_guard"
@@ -24,6 +25,8 @@ type Metrics struct {
 	swept        *prometheus.CounterVec
 	conflicts    prometheus.Counter
 	failures     prometheus.Counter
+	divergences  *prometheus.GaugeVec
+	repaired     *prometheus.CounterVec
 	paused       *prometheus.GaugeVec
 	duration     prometheus.Histogram
 	held         prometheus.Gauge
@@ -53,12 +56,20 @@ func New(r prometheus.Registerer, c clock.PassiveClock, s Sources) (*Metrics, er
 		}, []string{"kind"}),
 		conflicts: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "sweep_conflicts_total",
-			Help: "Deletes that the API server refused because somebody had changed the handle.",
+			Help: "Deletes and repairs that were not done because somebody had changed the handle.",
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "sweep_failures_total",
-			Help: "Deletes that failed for another reason than a conflict.",
+			Help: "Deletes and repairs that failed for another reason than a conflict.",
 		}),
+		divergences: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "divergences",
+			Help: "Handles that disagree with the blocks other than as orphans, as of the last look; only while they are repaired.",
+		}, []string{"divergence"}),
+		repaired: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "repaired_total",
+			Help: "Handles repaired, by divergence.",
+		}, []string{"divergence"}),
 		paused: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "sweep_paused",
 			Help: "1 while the reason keeps anything from being swept, else 0.",
@@ -81,7 +92,7 @@ func New(r prometheus.Registerer, c clock.PassiveClock, s Sources) (*Metrics, er
 		m.paused.WithLabelValues(string(reason)).Set(0)
 	}
 	for _, c := range []prometheus.Collector{
-		m.handles, m.swept, m.conflicts, m.failures, m.paused, m.duration, m.held, m.oldestOrphan,
+		m.handles, m.divergences, m.repaired, m.swept, m.conflicts, m.failures, m.paused, m.duration, m.held, m.oldestOrphan,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "sweep_rate",
 			Help: "Present limit of effects a second.",
@@ -114,6 +125,26 @@ func (m *Metrics) Effect(kind string, r effect.Result, err error) {
 		m.failures.Inc()
 	case r.Outcome == effect.Done:
 		m.swept.WithLabelValues(kind).Inc()
+	case r.Outcome == effect.Conflict:
+		m.conflicts.Inc()
+	}
+}
+
+// Diverged shows what disagrees.
+func (m *Metrics) Diverged(counts map[verdict.Divergence]int) {
+	m.divergences.Reset()
+	for kind, n := range counts {
+		m.divergences.WithLabelValues(string(kind)).Set(float64(n))
+	}
+}
+
+// Repaired counts what came of one repair.
+func (m *Metrics) Repaired(kind verdict.Divergence, r effect.Result, err error) {
+	switch {
+	case err != nil:
+		m.failures.Inc()
+	case r.Outcome == effect.Done:
+		m.repaired.WithLabelValues(string(kind)).Inc()
 	case r.Outcome == effect.Conflict:
 		m.conflicts.Inc()
 	}

@@ -150,7 +150,7 @@ func ConfigurationPage() (string, error) {
 		"and values out of range end it with one line that says what to change.\n\n" +
 		"| field of the file | flag | default | meaning |\n|---|---|---|---|\n")
 	flags.VisitAll(func(f *pflag.Flag) {
-		at := reflect.ValueOf(f.Value).Pointer()
+		at := target(f.Value)
 		field, ok := fields[at]
 		if !ok {
 			err = fmt.Errorf("flag --%s sets no field of the configuration", f.Name)
@@ -163,6 +163,16 @@ func ConfigurationPage() (string, error) {
 	}
 	fmt.Fprintf(&out, "\nThe defaults as a file:\n\n```yaml\n%s```\n", file)
 	return out.String(), err
+}
+
+// target is the address of what a flag sets.
+func target(v pflag.Value) uintptr {
+	at := reflect.ValueOf(v)
+	if into := at.Elem(); into.Kind() == reflect.Struct {
+		// Of a list, the flag's value holds the address.
+		return into.FieldByName("value").Pointer()
+	}
+	return at.Pointer()
 }
 
 func orEmpty(value string) string {
