@@ -9,6 +9,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
@@ -74,6 +78,8 @@ type Options struct {
 	Select func(verdict.Evidence, verdict.Verdict) bool
 	// Max bounds the deletes of one pass; zero means no bound.
 	Max int
+	// Tracer makes a span of each pass; nil makes none.
+	Tracer trace.Tracer
 	// Inline does all of a pass on the caller's goroutine, in order, so that a
 	// test can step through it. A pass is then of one batch.
 	Inline bool
@@ -121,6 +127,9 @@ func New(o Options) *Sweeper {
 	}
 	if o.Rate == nil {
 		o.Rate = func() float64 { return maxBatch }
+	}
+	if o.Tracer == nil {
+		o.Tracer = noop.NewTracerProvider().Tracer("")
 	}
 	return &Sweeper{o}
 }
@@ -204,10 +213,21 @@ func (s *Sweeper) wait(ctx context.Context, d time.Duration) bool {
 
 // Pass judges every handle and sweeps the orphans.
 func (s *Sweeper) Pass(ctx context.Context) Report {
+	ctx, span := s.o.Tracer.Start(ctx, "sweep pass")
+	defer span.End()
 	p := &pass{s: s, report: Report{Started: s.o.Clock.Now()}}
 	err := p.run(ctx)
 	p.report.Ended = s.o.Clock.Now()
 	p.report.Err = err
+	span.SetAttributes(
+		attribute.Int("ipam_guard.handles", p.report.Tally.Handles),
+		attribute.Int("ipam_guard.candidates", p.report.Tally.Candidates),
+		attribute.Int("ipam_guard.swept", p.report.Swept),
+	)
+	if err != nil {
+		span.RecordError(err)
+		span.SetStatus(codes.Error, err.Error())
+	}
 	s.o.Observer.Passed(p.report)
 	return p.report
 }

@@ -44,6 +44,7 @@ type Config struct {
 	Guard          Guard          `json:"guard"`
 	Webhook        Webhook        `json:"webhook"`
 	Metrics        Metrics        `json:"metrics"`
+	Tracing        Tracing        `json:"tracing"`
 	LeaderElection LeaderElection `json:"leaderElection"`
 	// HealthAddress serves /healthz and /readyz.
 	HealthAddress string `json:"healthAddress"`
@@ -105,6 +106,15 @@ type Metrics struct {
 	Secure bool `json:"secure"`
 }
 
+// Tracing configures OpenTelemetry.
+type Tracing struct {
+	// Endpoint is a collector's OTLP gRPC address, host:port, without TLS; empty
+	// makes no spans.
+	Endpoint string `json:"endpoint"`
+	// Ratio is the share of traces that begin here and are kept, 0 to 1.
+	Ratio float64 `json:"ratio"`
+}
+
 // LeaderElection configures who sweeps.
 type LeaderElection struct {
 	Enabled bool `json:"enabled"`
@@ -136,6 +146,7 @@ func Default() Config {
 			Linger:        metav1.Duration{Duration: 5 * time.Second},
 		},
 		Metrics:        Metrics{Address: ":8443", Secure: true},
+		Tracing:        Tracing{Ratio: 0.01},
 		LeaderElection: LeaderElection{Enabled: true},
 		HealthAddress:  ":8081",
 		LogFormat:      "json",
@@ -173,6 +184,8 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Webhook.Linger.Duration, "webhook-linger", c.Webhook.Linger.Duration, "how long to go on when told to end, for requests that are still sent here")
 	fs.StringVar(&c.Metrics.Address, "metrics-bind-address", c.Metrics.Address, `address of /metrics, "0" for none`)
 	fs.BoolVar(&c.Metrics.Secure, "metrics-secure", c.Metrics.Secure, "serve metrics over TLS to authorised callers only")
+	fs.StringVar(&c.Tracing.Endpoint, "tracing-endpoint", c.Tracing.Endpoint, "OTLP gRPC address of an OpenTelemetry collector, host:port, without TLS; empty for no spans")
+	fs.Float64Var(&c.Tracing.Ratio, "tracing-ratio", c.Tracing.Ratio, "share of traces to keep of those that begin here, 0 to 1")
 	fs.BoolVar(&c.LeaderElection.Enabled, "leader-elect", c.LeaderElection.Enabled, "elect the one replica that sweeps")
 	fs.StringVar(&c.LeaderElection.Namespace, "leader-election-namespace", c.LeaderElection.Namespace, "namespace of the lease and of the status; empty for the pod's own")
 	fs.StringVar(&c.HealthAddress, "health-probe-bind-address", c.HealthAddress, "address of /healthz and /readyz")
@@ -239,6 +252,7 @@ func (c *Config) Validate() error {
 	check(oneOf(c.Webhook.TLSMinVersion, "1.2", "1.3"), "webhook.tlsMinVersion (--tls-min-version) is %q: set it to 1.3 or 1.2", c.Webhook.TLSMinVersion)
 	check(c.Webhook.Linger.Duration >= 0 && c.Webhook.Linger.Duration <= maxLinger,
 		"webhook.linger (--webhook-linger) is %s: set it between 0s and %s, less than a pod's grace period", c.Webhook.Linger.Duration, maxLinger)
+	check(c.Tracing.Ratio >= 0 && c.Tracing.Ratio <= 1, "tracing.ratio (--tracing-ratio) is %v: set it between 0 and 1", c.Tracing.Ratio)
 	check(oneOf(c.LogFormat, "json", "console"), "logFormat (--log-format) is %q: set it to json or console", c.LogFormat)
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))

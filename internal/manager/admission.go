@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/ipam-guard/ipam-guard/certs"
 	"github.com/ipam-guard/ipam-guard/internal/config"
@@ -43,7 +44,11 @@ func (p *parts) addAdmission() error {
 	if err != nil {
 		return err
 	}
-	err = webhook.Register(server, webhook.Options{
+	var register ctrlwebhook.Server = server
+	if p.cfg.Tracing.Endpoint != "" {
+		register = tracedServer{server, p.spans}
+	}
+	err = webhook.Register(register, webhook.Options{
 		Inventory:    p.inventory,
 		Blocks:       p.effects,
 		Mode:         webhook.Mode(p.cfg.Guard.Mode),

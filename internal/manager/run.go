@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/tracing"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -58,6 +59,13 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	klog.SetLogger(log.WithName("client-go"))
 	restConfig.QPS = -1 // Effects have a pace of their own.
 
+	spans, err := newTracing(ctx, cfg.Tracing)
+	if err != nil {
+		return err
+	}
+	if cfg.Tracing.Endpoint != "" {
+		restConfig.Wrap(tracing.WrapperFor(spans))
+	}
 	found, err := preflight(ctx, restConfig, cfg, log)
 	if err != nil {
 		return err
@@ -66,7 +74,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	if err != nil {
 		return err
 	}
-	p, err := newParts(mgr, restConfig, cfg, found, log)
+	p, err := newParts(mgr, restConfig, cfg, found, spans, log)
 	if err != nil {
 		return err
 	}
@@ -81,7 +89,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
-	return p.closeAudit()
+	return errors.Join(p.closeAudit(), flush(spans))
 }
 
 // found is what of the cluster decides what to follow.
@@ -179,13 +187,14 @@ type parts struct {
 	teller    *teller
 	audit     *audit.File
 	record    audit.Log
+	spans     tracing.TracerProvider
 	group     *conditions.Group
 	machines  schema.GroupVersion
 }
 
-func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, found found, log logr.Logger) (*parts, error) {
+func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, found found, spans tracing.TracerProvider, log logr.Logger) (*parts, error) {
 	api := found.calico.API
-	p := &parts{mgr: mgr, restConfig: restConfig, cfg: cfg, api: api, machines: found.machines, log: log, clock: clock.RealClock{}}
+	p := &parts{mgr: mgr, restConfig: restConfig, cfg: cfg, api: api, machines: found.machines, spans: spans, log: log, clock: clock.RealClock{}}
 	p.inventory = inventory.New(p.clock)
 	var err error
 	if p.feed, err = feed.New(restConfig, api, p.inventory, feed.Options{Log: log.WithName("feed"), KubeVirt: found.machines}); err != nil {
@@ -261,6 +270,7 @@ func (p *parts) addControllers() error {
 		Workers:   p.cfg.Sweep.Workers,
 		Interval:  p.cfg.Sweep.Interval.Duration,
 		Rate:      p.pace.Rate,
+		Tracer:    p.spans.Tracer(tracerName),
 	})
 	release := guard.New(guard.Options{
 		Inventory: p.inventory, Effector: p.effector, Observer: p.teller, Clock: p.clock,
