@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -201,14 +202,22 @@ func (c *Config) Load(path string, fs *pflag.FlagSet) error {
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}
-	given := map[string]string{}
-	fs.Visit(func(f *pflag.Flag) { given[f.Name] = f.Value.String() })
+	var again []func() error
+	fs.Visit(func(f *pflag.Flag) {
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			given := slices.Clone(list.GetSlice())
+			again = append(again, func() error { return list.Replace(given) })
+			return
+		}
+		given := f.Value.String()
+		again = append(again, func() error { return f.Value.Set(given) })
+	})
 	if err := c.decode(data); err != nil {
 		return fmt.Errorf("configuration %s: %w", path, err)
 	}
-	for name, value := range given {
-		if err := fs.Set(name, value); err != nil {
-			return fmt.Errorf("flag --%s: %w", name, err)
+	for _, set := range again {
+		if err := set(); err != nil {
+			return fmt.Errorf("flags: %w", err)
 		}
 	}
 	return nil

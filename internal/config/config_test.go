@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,25 @@ func TestFlagsOverrideTheFileAndTheFileTheDefaults(t *testing.T) {
 	}
 	if cfg.Sweep.Grace.Duration != 20*time.Minute || cfg.Sweep.Rate != 7 || cfg.Sweep.Workers != 32 || !cfg.Sweep.Enabled {
 		t.Errorf("got %+v", cfg.Sweep)
+	}
+}
+
+func TestAListOfAFlagOverridesTheFiles(t *testing.T) {
+	file := header + "repair: [skewed, stuck]\n"
+	for name, tc := range map[string]struct{ args, want []string }{
+		"without the flag the file's list counts": {nil, []string{"skewed", "stuck"}},
+		"the flag's list replaces the file's":     {[]string{"--repair=missing,stuck"}, []string{"missing", "stuck"}},
+		"an empty flag repairs nothing":           {[]string{"--repair="}, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg, err := load(t, file, tc.args...)
+			if err != nil || !slices.Equal(cfg.Repair, tc.want) {
+				t.Errorf("got %q, %v, want %q", cfg.Repair, err, tc.want)
+			}
+			if err := cfg.Validate(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

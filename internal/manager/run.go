@@ -89,7 +89,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("manager: %w", err)
 	}
-	return errors.Join(p.closeAudit(), flush(spans))
+	return errors.Join(p.closeAudit(), flush(context.WithoutCancel(ctx), spans))
 }
 
 // found is what of the cluster decides what to follow.

@@ -41,8 +41,8 @@ func newTracing(ctx context.Context, cfg config.Tracing) (tracing.TracerProvider
 }
 
 // flush sends what spans are left.
-func flush(provider tracing.TracerProvider) error {
-	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+func flush(ctx context.Context, provider tracing.TracerProvider) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	if err := provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("send the last spans: %w", err)
