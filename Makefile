@@ -162,6 +162,16 @@ fuzz: ## Fuzz each parser and decoder for FUZZTIME.
 	  done; \
 	done
 
+# A Kubernetes release to test against.
+KUBERNETES ?= v1.30.14
+
+.PHONY: compatibility
+compatibility: $(KUSTOMIZE) ## Run the tests that use a control plane on that of KUBERNETES=v1.x.y.
+	assets=$$(go run ./internal/controlplane/build -kubernetes $(KUBERNETES)); \
+	export KUBEBUILDER_ASSETS=$$assets; \
+	go test -count=1 -p 1 -timeout 30m $(TESTFLAGS) ./controllers/... ./internal/feed ./internal/manager ./internal/calico ./internal/explain ./cmd/kubectl-ipam_guard ./webhook; \
+	cd e2e && go test -count=1 -timeout 20m $(TESTFLAGS) .
+
 .PHONY: bench-sweep
 bench-sweep: controlplane ## Compare the sweeper with a bare loop of deletes.
 	go test -run '^$$' -bench Sweep -benchtime 1x -timeout 30m ./controllers/sweeper

@@ -52,7 +52,9 @@ func TestInstalled(t *testing.T) {
 	t.Run("with the leader killed admission goes on and the other sweeps", i.leaderKilled(first))
 	t.Run("the API server takes every overlay", i.overlaysAccepted)
 	t.Run("RBAC grants what is asked for, and nothing else", i.rbac)
-	t.Run("an uninstall leaves nothing behind", i.uninstall)
+	t.Run("an uninstall leaves nothing behind", func(t *testing.T) {
+		i.uninstall(t, func() { i.readme(t, "uninstall") })
+	})
 }
 
 // TestInstalledOnTheNewerGroup is what depends on the API group: rules of
@@ -85,7 +87,20 @@ func TestInstalledOnTheNewerGroup(t *testing.T) {
 		}
 	})
 	t.Run("RBAC grants what is asked for, and nothing else", i.rbac)
-	t.Run("an uninstall leaves nothing behind", i.uninstall)
+	t.Run("the plugin's uninstall leaves nothing behind", func(t *testing.T) {
+		i.uninstall(t, func() {
+			// Before --yes it changes nothing; the webhooks would put all back.
+			for _, args := range []string{"", "--yes --audit-file=" + filepath.Join(i.dir, "stripped.jsonl")} {
+				out, err := i.command(t, "bash", "-c", "PATH=$PWD/bin:$PATH kubectl ipam-guard uninstall "+args).CombinedOutput()
+				if err != nil || !strings.Contains(string(out), "nothing was changed") && !strings.Contains(string(out), "kubectl delete -k config/default") {
+					t.Fatalf("uninstall %s: %v\n%s", args, err, out)
+				}
+			}
+			if out, err := i.command(t, "kubectl", "delete", "--ignore-not-found", "-k", "config/default").CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		})
+	})
 }
 
 // startAdmission starts a manager and waits until admission goes through it.
@@ -580,11 +595,11 @@ func (i *installation) shippedRules(t *testing.T) []string {
 	return rules
 }
 
-// uninstall runs the README's commands.
-func (i *installation) uninstall(t *testing.T) {
+// uninstall checks what a way to uninstall leaves.
+func (i *installation) uninstall(t *testing.T, run func()) {
 	live := newID()
 	i.assign(t, live, v4)
-	i.readme(t, "uninstall")
+	run()
 	page, _, err := i.handles.ListHandles(t.Context(), 1000, "")
 	must(t, err)
 	for _, h := range page {
@@ -634,6 +649,7 @@ func TestOverlays(t *testing.T) {
 		{"overlays/host-network", "Namespace", `"pod-security.kubernetes.io/enforce":"privileged"`},
 		{"overlays/without-guard", "Deployment", `"--guard=off"`},
 		{"overlays/without-guard", "ValidatingWebhookConfiguration", `"operations":["UPDATE"]`},
+		{"overlays/openshift", "Deployment", `"securityContext":{"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}}`},
 		{"overlays/repair", "Deployment", `"--repair=skewed,missing,stuck"`},
 		{"overlays/repair", "ClusterRole", `"verbs":["create","update"]`},
 		{"default", "Namespace", `"pod-security.kubernetes.io/enforce":"restricted"`},
