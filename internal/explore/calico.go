@@ -301,6 +301,7 @@ func (w *world) checkBlock(b int) {
 		if w.readHandle(i) == nil && len(w.blocks[b].object.Spec.OrdinalsOf(w.s.handles[i].name)) > 0 {
 			w.blame(i)
 		}
+		w.checkNamed(i)
 	}
 }
 

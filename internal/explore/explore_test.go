@@ -18,7 +18,7 @@ var (
 // A full run must have seen enough states in all.
 const (
 	enoughStates  = 1_000_000
-	defaultStates = 200_000
+	defaultStates = 120_000
 )
 
 func limits() Limits {

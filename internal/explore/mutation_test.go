@@ -64,6 +64,8 @@ var (
 
 	withoutPatchVersion = Rules{API: func(a effect.API) effect.API { return anyPatch{a} }}
 
+	withoutUpdateVersion = Rules{API: func(a effect.API) effect.API { return anyUpdate{a} }}
+
 	withoutLiveRead = Rules{API: func(a effect.API) effect.API { return blind{a} }}
 
 	withoutCachedReferences = Rules{Alter: func(e verdict.Evidence) verdict.Evidence {
@@ -148,6 +150,15 @@ func (a anyPatch) PatchHandle(ctx context.Context, name string, patch []byte) (*
 		return nil, err
 	}
 	return a.API.PatchHandle(ctx, name, patch)
+}
+
+// anyUpdate drops both from an update.
+type anyUpdate struct{ effect.API }
+
+func (a anyUpdate) UpdateHandle(ctx context.Context, h *calico.IPAMHandle) (*calico.IPAMHandle, error) {
+	h = h.DeepCopy()
+	h.UID, h.ResourceVersion = "", ""
+	return a.API.UpdateHandle(ctx, h)
 }
 
 // alwaysFresh claims that the caches are.
@@ -300,6 +311,8 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		"a delete is recorded before it is sent":                              {withoutRecord, "release", "without a record"},
 		"a sweep takes the finalizer off before it deletes":                   {withoutFinalizerFirst, "tunnel at once", "IPAM Guard has removed"},
 		"a finalizer is taken off by the version that was judged":             {withoutPatchVersion, "tunnel held", "IPAM Guard has removed"},
+		"a repair waits as long as an assignment may be under way":            {withoutGrace, "repair, under way", "rewritten not to name it"},
+		"a repair carries the resource version that was observed":             {withoutUpdateVersion, "repair, second address", "rewritten not to name it"},
 		"the guard reads the blocks that a handle names":                      {withoutLiveRead, "raw delete", "IPAM Guard has removed"},
 		"the guard waits while an assignment may be under way":                {withoutGuardsWait, "raw delete", "IPAM Guard has removed"},
 		"only an end that was seen spares the guard's wait":                   {withoutSeenEnd, "raw delete", "IPAM Guard has removed"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/controllers/guard"
 	"github.com/ipam-guard/ipam-guard/controllers/leaks"
+	"github.com/ipam-guard/ipam-guard/controllers/repairer"
 	"github.com/ipam-guard/ipam-guard/controllers/sweeper"
 	"github.com/ipam-guard/ipam-guard/internal/audit"
 	"github.com/ipam-guard/ipam-guard/internal/calico"
@@ -35,10 +36,11 @@ const (
 	sweepPass work = iota
 	guardCheck
 	completeStamps
+	repairPasses
 	works
 )
 
-func (k work) String() string { return [works]string{"sweep", "guard", "complete"}[k] }
+func (k work) String() string { return [works]string{"sweep", "guard", "complete", "repair"}[k] }
 
 // verb is a kind of question that the product asks of what is outside it.
 // Between two of them it computes, and nobody can get in between.
@@ -52,10 +54,12 @@ const (
 	listHandles
 	deleteHandle
 	patchHandle
+	createHandle
+	updateHandle
 )
 
 func (v verb) String() string {
-	return [...]string{"prove fresh", "gate", "get handle", "get block", "list handles", "delete handle", "patch handle"}[v]
+	return [...]string{"prove fresh", "gate", "get handle", "get block", "list handles", "delete handle", "patch handle", "create handle", "update handle"}[v]
 }
 
 // question is the nth of its kind within one operation.
@@ -203,9 +207,23 @@ func (s *session) work() {
 		guard.New(guard.Options{Inventory: s, Effector: effector, Observer: silent{}, Clock: c, Log: logr.Discard()}).Check(s.ctx)
 	case completeStamps:
 		leaks.New(leaks.Options{Inventory: s, Effector: effector, Clock: c, Log: logr.Discard()}).Complete(s.ctx)
+	case repairPasses:
+		// A repairer remembers what it saw, so that its passes are one operation.
+		r := repairer.New(repairer.Options{
+			Inventory: s, Handles: rules.API(s), Effector: effector, Freshness: rules.Freshness(s), Observer: silent{},
+			Clock: c, Log: logr.Discard(), Kinds: verdict.Divergences(), Gate: rules.Gate(s.pauses), Grace: rules.Grace,
+		})
+		for range repairLooks {
+			if r.Pass(s.ctx) != nil {
+				return
+			}
+		}
 	case works:
 	}
 }
+
+// repairLooks are as many as a repairer needs before it repairs.
+const repairLooks = 4
 
 // ask answers a question: as before, or now, or not yet.
 func (s *session) ask(v verb, name string, perform func(*answer)) answer {
@@ -263,7 +281,7 @@ func (s *session) request(ctx context.Context, v verb, name string, perform func
 		if s.asked && s.answered != nil {
 			return // Asked only whether the context has ended.
 		}
-		if (v == deleteHandle || v == patchHandle) && !s.w.replicas[s.replica].leads {
+		if v >= deleteHandle && !s.w.replicas[s.replica].leads {
 			s.w.violate("replica %c sends %s although it knows that it lost the lease", 'A'+s.replica, v)
 		}
 		perform(a)
@@ -358,14 +376,39 @@ func (w *world) patchHandle(i int, patch []byte) (*calico.IPAMHandle, error) {
 	return w.commit(i, old, h, byGuard)
 }
 
-// CreateHandle implements effect.API; nothing here creates.
-func (s *session) CreateHandle(context.Context, *calico.IPAMHandle) (*calico.IPAMHandle, error) {
-	return nil, errGone
+// CreateHandle implements effect.API.
+func (s *session) CreateHandle(ctx context.Context, h *calico.IPAMHandle) (*calico.IPAMHandle, error) {
+	a := s.request(ctx, createHandle, h.Name, func(a *answer) { //nolint:contextcheck // Admission is the API server's business.
+		a.err = s.w.createHandle(s.index(h.Name), h.Spec, byGuard)
+	})
+	return h, a.err
 }
 
-// UpdateHandle implements effect.API; nothing here updates.
-func (s *session) UpdateHandle(context.Context, *calico.IPAMHandle) (*calico.IPAMHandle, error) {
-	return nil, errGone
+// UpdateHandle implements effect.API.
+func (s *session) UpdateHandle(ctx context.Context, h *calico.IPAMHandle) (*calico.IPAMHandle, error) {
+	a := s.request(ctx, updateHandle, h.Name, func(a *answer) {
+		a.handle, a.err = s.w.updateHandle(s.index(h.Name), h)
+	})
+	return a.handle, a.err
+}
+
+// updateHandle is IPAM Guard's PUT, which no webhook sees.
+func (w *world) updateHandle(i int, h *calico.IPAMHandle) (*calico.IPAMHandle, error) {
+	if w.handles[i] == nil {
+		return nil, apierrors.NewNotFound(handleResource, w.s.handles[i].name)
+	}
+	old := w.handles[i].object
+	if (h.UID != "" && h.UID != old.UID) || (h.ResourceVersion != "" && h.ResourceVersion != old.ResourceVersion) {
+		return nil, conflict(old.Name)
+	}
+	h = h.DeepCopy()
+	h.UID, h.DeletionTimestamp, h.Generation = old.UID, old.DeletionTimestamp, old.Generation+1
+	now := metav1.NewTime(at(w.now))
+	h.ManagedFields = append(h.ManagedFields, metav1.ManagedFieldsEntry{Manager: "ipam-guard", Time: &now})
+	w.truths[i].rewritten = true
+	h, err := w.commit(i, old, h, byGuard)
+	w.checkNamed(i)
+	return h, err
 }
 
 // ProveFresh implements sweeper.Freshness.
@@ -416,6 +459,16 @@ func (s *session) All(now time.Time, grace time.Duration) iter.Seq2[verdict.Evid
 // RememberDeclared implements sweeper.Inventory. It only spares reads.
 func (s *session) RememberDeclared(string, string, map[string]int) {}
 
+// References implements repairer.Inventory.
+func (s *session) References(name string) []verdict.Reference { return s.inventory().References(name) }
+
+// Missing implements repairer.Inventory.
+func (s *session) Missing() []string {
+	missing := s.inventory().Missing()
+	slices.Sort(missing)
+	return missing
+}
+
 // Held implements guard.Inventory.
 func (s *session) Held() []string {
 	held := s.inventory().Held()
@@ -435,25 +488,25 @@ func (s *session) Subscribe() <-chan struct{} { return nil }
 
 // Write implements audit.Log.
 func (s *session) Write(r audit.Record) error {
-	if r.Action == audit.Sweep {
+	if r.Action == audit.Sweep || r.Action == audit.Repair {
 		s.recorded = append(s.recorded, r.Handle.Name)
 	}
 	return nil
 }
 
-func (s *session) clock() clock.Clock { return sessionClock{clock.RealClock{}, s} }
+func (s *session) clock() clock.WithTicker { return sessionClock{clock.RealClock{}, s} }
 
 // sessionClock tells the time of the last answer. Its timers have always run
 // out: that time passes is another step.
 type sessionClock struct {
-	clock.Clock
+	clock.WithTicker
 	s *session
 }
 
 func (c sessionClock) Now() time.Time                  { return at(c.s.now.second) }
 func (c sessionClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
 func (c sessionClock) NewTimer(time.Duration) clock.Timer {
-	return c.Clock.NewTimer(0)
+	return c.WithTicker.NewTimer(0)
 }
 
 // silent is told what happens, and does not care.
@@ -464,3 +517,5 @@ func (silent) Effect(*calico.IPAMHandle, effect.Result, error) {}
 func (silent) Passed(sweeper.Report)                           {}
 func (silent) Holding(int)                                     {}
 func (silent) Released(string, effect.Result, error)           {}
+func (silent) Diverged(map[verdict.Divergence]int)             {}
+func (silent) Repaired(effect.Diverged, effect.Result, error)  {}

@@ -27,8 +27,9 @@ type Scenario struct {
 	agents   []agentSpec
 	replicas int
 	left     budget
-	down     bool
 	noNode   bool
+	// repairs has what diverges repaired when all come to rest.
+	repairs bool
 	// begin writes the objects that exist already, an hour ago.
 	begin func(*world)
 }
@@ -50,6 +51,8 @@ type agentSpec struct {
 	blocks []int
 	// after is 1 + the agent that must have ended before.
 	after int
+	// begun agents are under way at the start.
+	begun bool
 	// mortal agents may be killed between two requests.
 	mortal bool
 }
@@ -94,13 +97,16 @@ func (s *Scenario) start(x *Explorer) *world {
 	if s.begin != nil {
 		s.begin(w)
 	}
-	w.now, w.up = 0, !s.down
+	w.now = 0
 	w.logs = [streams][]event{}
 	for r := range s.replicas {
 		w.list(r)
 	}
 	for n := range s.agents {
 		w.agents[n] = agent{at: s.agents[n].at, began: -1}
+		if s.agents[n].begun {
+			w.agents[n].began = 0
+		}
 	}
 	w.replicas[0].leads = true
 	return w
@@ -119,9 +125,10 @@ func leaked(i int, blocks ...int) func(*world) {
 	}
 }
 
-// inUse makes a handle with an address in each block.
-func inUse(i int, blocks ...int) func(*world) {
+// inUse makes the first handle with an address in each block.
+func inUse(blocks ...int) func(*world) {
 	return func(w *world) {
+		const i = 0
 		leaked(i, blocks...)(w)
 		id := w.s.handles[i].id
 		for _, b := range blocks {
@@ -154,6 +161,23 @@ func terminating(i int, blocks ...int) func(*world) {
 		if !slices.Contains(h.Finalizers, ownership.Finalizer) {
 			w.violate("begin: handle %s is not held", w.s.handles[i].id)
 		}
+		w.storeHandle(i, h)
+	}
+}
+
+// spoilt edits the first handle behind everybody's back; nil removes it.
+func spoilt(edit func(*calico.IPAMHandle), begin func(*world)) func(*world) {
+	return func(w *world) {
+		const i = 0
+		begin(w)
+		if edit == nil {
+			w.rv++
+			w.handles[i] = nil
+			w.truths[i].lostBy, w.truths[i].excused = byPerson, true
+			return
+		}
+		h := w.handles[i].object.DeepCopy()
+		edit(h)
 		w.storeHandle(i, h)
 	}
 }

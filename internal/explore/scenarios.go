@@ -1,5 +1,11 @@
 package explore
 
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+)
+
 // Scenarios are what is explored. Each is small, so that all its interleavings
 // can be looked at; together they hold every actor.
 func Scenarios() []*Scenario {
@@ -30,7 +36,7 @@ func Scenarios() []*Scenario {
 				{name: "CNI DEL", at: readForRelease, mortal: true},
 				{name: "IP GC", at: collect, blocks: []int{0}},
 			},
-			replicas: 1, begin: inUse(0, 0),
+			replicas: 1, begin: inUse(0),
 			left: budget{hours: 2, crashes: 1, podsGone: 1, work: [works]uint8{sweepPass: 1, completeStamps: 1}},
 		},
 		{
@@ -109,7 +115,7 @@ func Scenarios() []*Scenario {
 				{name: "operator", at: lock, blocks: []int{0}},
 				{name: "CNI DEL", at: readForRelease, after: 1, mortal: true},
 			},
-			replicas: 1, begin: podless(0, inUse(0, 0)),
+			replicas: 1, begin: podless(0, inUse(0)),
 			left: budget{hours: 2, work: [works]uint8{sweepPass: 2}},
 		},
 		{
@@ -118,8 +124,63 @@ func Scenarios() []*Scenario {
 			agents: []agentSpec{
 				{name: "operator", at: lock, blocks: []int{0}},
 			},
-			replicas: 1, begin: inUse(0, 0),
+			replicas: 1, begin: inUse(0),
 			left: budget{hours: 3, work: [works]uint8{sweepPass: 2}},
+		},
+		{
+			Name: "repair", Claim: "CNI is killed halfway to a second address, and the handle's counts are set right",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4), block(v6)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI ADD", at: readForIncrement, blocks: []int{0, 1}, mortal: true},
+				{name: "CNI DEL", at: readForRelease, after: 1},
+			},
+			replicas: 1, repairs: true,
+			left: budget{hours: 3, crashes: 1, work: [works]uint8{repairPasses: 1}},
+		},
+		{
+			Name: "repair, under way", Claim: "a handle is skewed only because its second assignment is under way",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4), block(v6)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI ADD", at: readForAllocate, blocks: []int{1}, begun: true, mortal: true},
+			},
+			replicas: 1, repairs: true,
+			begin: spoilt(func(h *calico.IPAMHandle) {
+				h.Spec.Block[v6] = 1
+				h.ManagedFields[0].Time = &metav1.Time{Time: epoch}
+			}, inUse(0)),
+			left: budget{hours: 3, crashes: 1, work: [works]uint8{repairPasses: 1}},
+		},
+		{
+			Name: "repair, second address", Claim: "a skewed handle is repaired while it gets a second address",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4), block(v6)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI ADD", at: readForIncrement, blocks: []int{1}, mortal: true},
+			},
+			replicas: 1, repairs: true, begin: spoilt(func(h *calico.IPAMHandle) { h.Spec.Block[v4] = 2 }, inUse(0)),
+			left: budget{hours: 2, work: [works]uint8{repairPasses: 1}},
+		},
+		{
+			Name: "repair, missing", Claim: "a handle that is gone is made anew, while Calico collects its address",
+			handles: []handleSpec{sandbox(0)}, blocks: []blockSpec{block(v4)}, pods: []podSpec{{"shop", "cart-0"}},
+			agents: []agentSpec{
+				{name: "CNI DEL", at: readForRelease, mortal: true},
+				{name: "IP GC", at: collect, blocks: []int{0}},
+			},
+			replicas: 1, begin: spoilt(nil, inUse(0)), repairs: true,
+			left: budget{hours: 3, podsGone: 1, work: [works]uint8{sweepPass: 1, repairPasses: 1}},
+		},
+		{
+			Name: "repair, stuck", Claim: "a tunnel's handle is marked deleted for good, and the tunnel needs an address",
+			handles: []handleSpec{tunnel()}, blocks: []blockSpec{block(v4)},
+			agents: []agentSpec{
+				{name: "tunnel", at: readForIncrement, blocks: []int{0}, mortal: true},
+				{name: "tunnel again", at: readForIncrement, blocks: []int{0}, after: 1},
+			},
+			replicas: 1, repairs: true,
+			begin: spoilt(func(h *calico.IPAMHandle) {
+				h.Spec.Deleted, h.Spec.Block, h.Finalizers = true, nil, nil
+			}, leaked(0, 0)),
+			left: budget{hours: 3, crashes: 1, nodes: 1, work: [works]uint8{sweepPass: 1, repairPasses: 1}},
 		},
 		{
 			Name: "everything", Claim: "two replicas, a pod with two addresses, a tunnel, people, and all that can go wrong",

@@ -1,6 +1,9 @@
 package explore
 
-import "github.com/ipam-guard/ipam-guard/internal/calico"
+import (
+	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/verdict"
+)
 
 // enough bounds what any one thing takes to come to its end.
 const enough = 200
@@ -35,6 +38,9 @@ func (w *world) settle() (*world, []string) {
 				continue
 			}
 			for k := range works {
+				if k == repairPasses && !w.s.repairs {
+					continue
+				}
 				w.syncAll(r)
 				rep := &w.replicas[r]
 				rep.doing = w.run(r, &operation{work: k, began: w.moment(r)}, question{}, false)
@@ -59,6 +65,10 @@ func (w *world) finish(r int, trace func(string)) {
 		w.syncAll(r)
 		trace(w.describe(step{workGoesOn, uint8(r), 0})) //nolint:gosec // small
 		rep := &w.replicas[r]
+		if q := rep.doing.open[0]; rep.doing.work == repairPasses && q.verb == listHandles {
+			w.now += tick // Its looks are apart.
+			w.syncAll(r)
+		}
 		rep.doing = w.run(r, rep.doing, rep.doing.open[0], true)
 	}
 }
@@ -88,6 +98,9 @@ func (w *world) busy() bool {
 func (w *world) checkRest() {
 	for i := range w.s.handles {
 		h := w.handles[i]
+		if d := w.divergence(i); d != verdict.Agrees && w.s.repairs {
+			w.violate("handle %s stays %s, although it is to be repaired", w.s.handles[i].id, d)
+		}
 		if h == nil || w.referenced(i) {
 			continue
 		}
@@ -98,6 +111,23 @@ func (w *world) checkRest() {
 			w.violate("orphaned handle %s is never swept", w.s.handles[i].id)
 		}
 	}
+}
+
+// divergence is how a handle disagrees with the blocks as they are.
+func (w *world) divergence(i int) verdict.Divergence {
+	counts := map[string]int{}
+	for b := range w.s.blocks {
+		if w.blocks[b] == nil {
+			continue
+		}
+		if n := len(w.blocks[b].object.Spec.OrdinalsOf(w.s.handles[i].name)); n > 0 {
+			counts[w.s.blocks[b].cidr] = n
+		}
+	}
+	if w.handles[i] == nil {
+		return verdict.Compare(nil, counts)
+	}
+	return verdict.Compare(w.handles[i].object, counts)
 }
 
 func (w *world) ownerGone(i int) bool {

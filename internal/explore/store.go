@@ -65,10 +65,7 @@ var (
 	blockResource  = calico.API{GroupVersion: calico.GroupCRD}.Blocks().GroupResource()
 )
 
-var (
-	errChanged = errors.New("the object has been modified")
-	errGone    = errors.New("there is no such object")
-)
+var errChanged = errors.New("the object has been modified")
 
 func conflict(name string) error {
 	return apierrors.NewConflict(handleResource, name, errChanged)
@@ -126,7 +123,7 @@ func (w *world) createHandle(i int, spec calico.IPAMHandleSpec, by writer) error
 	if by != byGuard && w.up {
 		h = w.x.admission.create(w, h)
 	}
-	t.unseen = !w.up
+	t.unseen, t.rewritten = !w.up || by == byGuard, by == byGuard
 	w.storeHandle(i, h)
 	return nil
 }
@@ -164,7 +161,7 @@ func (w *world) putHandle(i int, read *calico.IPAMHandle, spec calico.IPAMHandle
 			return nil, apierrors.NewForbidden(handleResource, name, errChanged)
 		}
 	}
-	w.truths[i].unseen = !w.up
+	w.truths[i].unseen, w.truths[i].rewritten = !w.up, false
 	return w.commit(i, old, h, byCalico)
 }
 
@@ -238,6 +235,22 @@ func (w *world) blame(i int) {
 		w.violate("a block references handle %s, which IPAM Guard has removed: its address can never be released", w.s.handles[i].id)
 	case t.lostBy == byPerson && !t.excused:
 		w.violate("a block references handle %s, which somebody could delete although the webhooks had seen it: its address can never be released", w.s.handles[i].id)
+	}
+}
+
+// checkNamed looks for a block that references a handle which we have rewritten
+// not to name it: Calico would never look there for its addresses.
+func (w *world) checkNamed(i int) {
+	if w.handles[i] == nil || !w.truths[i].rewritten {
+		return
+	}
+	for b := range w.s.blocks {
+		if w.blocks[b] == nil || len(w.blocks[b].object.Spec.OrdinalsOf(w.s.handles[i].name)) == 0 {
+			continue
+		}
+		if w.handles[i].object.Spec.Block[w.s.blocks[b].cidr] == 0 {
+			w.violate("a block references handle %s, which IPAM Guard has rewritten not to name it: its address can never be released", w.s.handles[i].id)
+		}
 	}
 }
 

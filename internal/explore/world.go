@@ -51,6 +51,8 @@ type truth struct {
 	// lostBy removed the last handle of the name.
 	lostBy  writer
 	excused bool
+	// rewritten: the last to write its spec was IPAM Guard.
+	rewritten bool
 }
 
 // budget is how often the surroundings may still act.
@@ -81,7 +83,7 @@ func (w *world) hash() uint64 {
 		h = mix(h, hashOf(w.handles[i]))
 		t := w.truths[i]
 		h = mix(h, uint64(t.births)|uint64(t.doomedBy)<<8|uint64(t.lostBy)<<16)
-		h = mixBool(mixBool(h, t.unseen), t.excused)
+		h = mixBool(mixBool(mixBool(h, t.unseen), t.excused), t.rewritten)
 	}
 	for b := range w.s.blocks {
 		h = mix(h, hashOf(w.blocks[b]))
@@ -106,7 +108,7 @@ func (w *world) hash() uint64 {
 	}
 	b := w.left
 	h = mix(h, uint64(b.hours)|uint64(b.webhook)<<8|uint64(b.crashes)<<16|uint64(b.restarts)<<24|uint64(b.leases)<<32|uint64(b.podsGone)<<40|uint64(b.nodes)<<48)
-	return mix(h, uint64(b.work[0])|uint64(b.work[1])<<8|uint64(b.work[2])<<16)
+	return mix(h, uint64(b.work[0])|uint64(b.work[1])<<8|uint64(b.work[2])<<16|uint64(b.work[3])<<24)
 }
 
 func hashOf[T any](v *version[T]) uint64 {
