@@ -44,7 +44,7 @@ func Command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return Run(lingering(cmd.Context(), cfg), restConfig, cfg, log)
+			return Run(cmd.Context(), restConfig, cfg, log)
 		},
 	}
 	cfg.AddFlags(cmd.Flags())

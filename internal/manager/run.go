@@ -53,8 +53,10 @@ const (
 	startTimeout = 30 * time.Second
 )
 
-// Run runs the manager until ctx ends.
+// Run runs the manager until ctx ends, and lingers then.
 func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log logr.Logger) error {
+	told := ctx.Done()
+	ctx = lingering(ctx, cfg)
 	ctrl.SetLogger(log)
 	klog.SetLogger(log.WithName("client-go"))
 	restConfig.QPS = -1 // Effects have a pace of their own.
@@ -78,6 +80,7 @@ func Run(ctx context.Context, restConfig *rest.Config, cfg config.Config, log lo
 	if err != nil {
 		return err
 	}
+	p.told = told
 	for _, add := range []func() error{p.addCaches, p.addControllers, p.addAdmission, p.addHealth} {
 		if err := add(); err != nil {
 			return err
@@ -170,6 +173,9 @@ func minTLS(cfg config.Config) func(*tls.Config) {
 
 // parts are the manager's parts, each made once.
 type parts struct {
+	// told is closed when the process is told to end.
+	told <-chan struct{}
+
 	mgr        ctrl.Manager
 	restConfig *rest.Config
 	cfg        config.Config
