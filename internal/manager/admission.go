@@ -48,7 +48,7 @@ func (p *parts) addAdmission() error {
 	if p.cfg.Tracing.Endpoint != "" {
 		register = tracedServer{server, p.spans}
 	}
-	err = webhook.Register(register, webhook.Options{
+	err = webhook.Register(parting{register, p.told}, webhook.Options{
 		Inventory:    p.inventory,
 		Blocks:       p.effects,
 		Mode:         webhook.Mode(p.cfg.Guard.Mode),

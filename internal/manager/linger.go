@@ -2,7 +2,10 @@ package manager
 
 import (
 	"context"
+	"net/http"
 	"time"
+
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/ipam-guard/ipam-guard/internal/config"
 )
@@ -17,4 +20,24 @@ func lingering(ctx context.Context, cfg config.Config) context.Context {
 	later, end := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(cfg.Webhook.Linger.Duration, end) })
 	return later
+}
+
+// parting closes a connection with the first answer on it after the process was
+// told to end. The API server keeps its connections, and one that was closed
+// just as it is used again is a failed request.
+type parting struct {
+	ctrlwebhook.Server
+	told <-chan struct{}
+}
+
+// Register implements webhook.Server.
+func (p parting) Register(path string, hook http.Handler) {
+	p.Server.Register(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-p.told:
+			w.Header().Set("Connection", "close")
+		default:
+		}
+		hook.ServeHTTP(w, r)
+	}))
 }

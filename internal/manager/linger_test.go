@@ -2,11 +2,14 @@ package manager
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/ipam-guard/ipam-guard/internal/config"
 )
@@ -39,5 +42,31 @@ func TestToldToEndItGoesOnForAWhileWhenItServesAdmission(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestToldToEndItKeepsNoConnection(t *testing.T) {
+	told := make(chan struct{})
+	mux := http.NewServeMux()
+	parting{ctrlwebhook.NewServer(ctrlwebhook.Options{WebhookMux: mux}), told}.Register("/hook",
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	closed := func() bool {
+		answer, err := server.Client().Post(server.URL+"/hook", "", nil) //nolint:noctx // a test's own loopback
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := answer.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return answer.Close
+	}
+	if closed() {
+		t.Error("it closes a connection before it is told to end")
+	}
+	close(told)
+	if !closed() {
+		t.Error("it keeps a connection that it will soon close under the caller")
 	}
 }
