@@ -180,6 +180,17 @@ bench-sweep: controlplane ## Compare the sweeper with a bare loop of deletes.
 bench-check: controlplane ## Measure the plugin's check: CPU and memory up to 300,000 handles.
 	go test -run '^$$' -bench Check -benchtime 3x -timeout 30m ./internal/check
 
+# Handles of bench-scale.
+N ?= 300000
+
+.PHONY: bench-scale
+bench-scale: controlplane ## Measure a manager on a cluster of N=300000 handles.
+	go test -run '^$$' -bench Scale -benchtime 1x -timeout 60m ./internal/manager -scale.handles=$(N)
+
+.PHONY: scale-test
+scale-test: ## Fill the inventory with a million handles, and check its size.
+	go test -count=1 -run AMillion ./internal/inventory -scale -v
+
 .PHONY: bench-admission
 bench-admission: controlplane ## Measure what admission adds to a request.
 	go test -run '^$$' -bench Admission -benchtime 1x -timeout 30m ./webhook

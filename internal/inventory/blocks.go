@@ -69,7 +69,7 @@ func (i *Inventory) ApplyBlock(obj *calico.IPAMBlock) {
 	}
 	b.rv, b.generation, b.node = rv, i.generation[Blocks].Load(), ""
 	if obj.Spec.Affinity != nil {
-		b.node = calico.AffinityNode(*obj.Spec.Affinity)
+		b.node = i.names.word(calico.AffinityNode(*obj.Spec.Affinity))
 	}
 	referenced := i.refsOf(b, &obj.Spec)
 	for k, r := range referenced {
@@ -107,9 +107,9 @@ func (i *Inventory) refsOf(b *block, spec *calico.IPAMBlockSpec) map[key]ref {
 		r, ok := found[k]
 		if !ok {
 			r = ref{block: b, first: ordinal, owner: &owner{
-				namespace: attribute.Secondary["namespace"],
+				namespace: i.names.word(attribute.Secondary["namespace"]),
 				pod:       attribute.Secondary["pod"],
-				node:      attribute.Secondary["node"],
+				node:      i.names.word(attribute.Secondary["node"]),
 			}}
 		}
 		r.count++

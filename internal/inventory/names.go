@@ -3,6 +3,7 @@ package inventory
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 	"sync"
 
 	"github.com/ipam-guard/ipam-guard/internal/calico"
@@ -26,6 +27,8 @@ type names struct {
 	networks table
 	others   table
 	nodes    table
+	// words are namespaces and nodes, of which many objects name the same.
+	words map[string]string
 	// stamps holds, by place of the node, the stamp that names just it.
 	stamps []*ownership.Stamp
 }
@@ -53,6 +56,7 @@ func newNames() *names {
 		networks: table{places: map[string]uint32{}},
 		others:   table{places: map[string]uint32{}},
 		nodes:    table{places: map[string]uint32{}},
+		words:    map[string]string{},
 	}
 	n.nodes.add("") // Place 0 is no node.
 	n.stamps = []*ownership.Stamp{{}}
@@ -137,4 +141,24 @@ func (n *names) stamp(r record) *ownership.Stamp {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.stamps[r.node]
+}
+
+// word is the one copy of a namespace's or a node's name.
+func (n *names) word(s string) string {
+	if s == "" {
+		return ""
+	}
+	n.mu.RLock()
+	kept, ok := n.words[s]
+	n.mu.RUnlock()
+	if ok {
+		return kept
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if kept, ok = n.words[s]; !ok {
+		kept = strings.Clone(s)
+		n.words[kept] = kept
+	}
+	return kept
 }

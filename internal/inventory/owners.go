@@ -68,7 +68,7 @@ func (o *owners) count(s *Summary) {
 
 // ApplyPod adds or updates a pod.
 func (i *Inventory) ApplyPod(obj *corev1.Pod) {
-	p := podOf(obj)
+	p := podOf(obj, i.names)
 	p.generation = i.generation[Pods].Load()
 	o := &i.owners
 	o.mu.Lock()
@@ -94,14 +94,14 @@ func (i *Inventory) ApplyPod(obj *corev1.Pod) {
 	i.subscribers.notify()
 }
 
-func podOf(obj *corev1.Pod) *pod {
+func podOf(obj *corev1.Pod, n *names) *pod {
 	phase := obj.Status.Phase
 	containerID := obj.Annotations[calico.ContainerIDAnnotation]
 	_, hasIP := obj.Annotations[calico.PodIPAnnotation]
 	p := &pod{
 		Pod: ownership.Pod{
-			Namespace: strings.Clone(obj.Namespace), Name: strings.Clone(obj.Name),
-			UID: strings.Clone(string(obj.UID)), Node: strings.Clone(obj.Spec.NodeName),
+			Namespace: n.word(obj.Namespace), Name: strings.Clone(obj.Name),
+			UID: strings.Clone(string(obj.UID)), Node: n.word(obj.Spec.NodeName),
 			ContainerID: strings.Clone(strings.ToLower(containerID)),
 			Finished:    phase == corev1.PodSucceeded || phase == corev1.PodFailed,
 		},

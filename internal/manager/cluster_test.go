@@ -29,14 +29,14 @@ var (
 	newer = calico.API{GroupVersion: calico.GroupV3}
 )
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func build(t *testing.T) string {
+func build(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a control plane")
@@ -54,7 +54,7 @@ func sweepOnly(kubeconfig, health string) []string {
 	}
 }
 
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -148,7 +148,7 @@ func TestBothGroupsPauseTheSweepUntilOneIsCertain(t *testing.T) {
 	}
 }
 
-func start(t *testing.T, cp *controlplane.ControlPlane, path string, extra ...string) *controlplane.Component {
+func start(t testing.TB, cp *controlplane.ControlPlane, path string, extra ...string) *controlplane.Component {
 	t.Helper()
 	health := freeAddress(t)
 	process := controlplane.NewComponent("manager", path, filepath.Join(t.TempDir(), "manager.log"),
