@@ -151,12 +151,12 @@ func (c *Cluster) launch(detach bool) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return fmt.Errorf("listen for the API server: %w", err)
 	}
 	defer l.Close()
-	socket, err := l.(*net.TCPListener).File()
+	socket, err := l.File()
 	if err != nil {
 		return fmt.Errorf("listen for the API server: %w", err)
 	}

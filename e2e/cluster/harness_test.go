@@ -80,7 +80,7 @@ func start(t *testing.T) *harness {
 	if os.Getenv("IPAM_GUARD_CLUSTER") == "" {
 		t.Skip("needs root and what a node is made of: make e2e-cluster")
 	}
-	dir, err := os.MkdirTemp("", "ipam-guard-cluster-")
+	dir, err := os.MkdirTemp("", "ipam-guard-cluster-") //nolint:usetesting // its logs are kept when a test failed
 	must(t, err)
 	began := time.Now()
 	c, err := Start(t.Context(), Options{Dir: dir, Log: t.Output()})

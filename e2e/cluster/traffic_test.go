@@ -38,7 +38,7 @@ func (h *harness) startTraffic(t *testing.T) *traffic {
 		must(t, err)
 		r.running.Go(func() {
 			for ctx.Err() == nil {
-				if !r.once(t, h, client) {
+				if !r.once(t, client) {
 					return
 				}
 				time.Sleep(trafficPause)
@@ -49,7 +49,7 @@ func (h *harness) startTraffic(t *testing.T) *traffic {
 }
 
 // once is a life of one handle. It tells whether to go on.
-func (r *traffic) once(t *testing.T, h *harness, client *calicoproto.Client) bool {
+func (r *traffic) once(t *testing.T, client *calicoproto.Client) bool {
 	writes := 0
 	client.Before = func(_ context.Context, s calicoproto.Step) error {
 		if s == calicoproto.WriteHandle {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,6 +37,8 @@ const startTimeout = 5 * time.Minute
 
 // Run starts the cluster, marks it ready, and stops it when ctx ends.
 func Run(ctx context.Context, dir string) (err error) {
+	// No component may hold the outside's socket open.
+	syscall.CloseOnExec(Listener)
 	l := Layout(dir)
 	if err := link(ctx); err != nil {
 		return err
@@ -233,7 +236,6 @@ func waitForNode(ctx context.Context, cp *controlplane.ControlPlane) error {
 		n, err := client.CoreV1().Nodes().Get(ctx, Name, metav1.GetOptions{})
 		if err != nil {
 			last = err.Error()
-			return false, nil
 		}
 		for _, c := range n.Status.Conditions {
 			if c.Type == corev1.NodeReady {

@@ -14,8 +14,12 @@ import (
 
 // commands are what a node takes, each with Debian's package of it.
 var commands = [][2]string{
-	{"containerd", "containerd"}, {"ctr", "containerd"}, {"containerd-shim-runc-v2", "containerd"},
-	{"runc", "runc"}, {"ip", "iproute2"}, {"nft", "nftables"},
+	{"containerd", "containerd"},
+	{"ctr", "containerd"},
+	{"containerd-shim-runc-v2", "containerd"},
+	{"runc", "runc"},
+	{"ip", "iproute2"},
+	{"nft", "nftables"},
 }
 
 // Plugins are the CNI plugins that a node takes.
