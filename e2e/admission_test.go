@@ -438,7 +438,7 @@ func (i *installation) leaderKilled(first *replica) func(t *testing.T) {
 			return holder != nil && *holder != before && *holder != ""
 		})
 		// From here on nobody but the guard writes: the orphan carries stamp and
-		// finalizer, so that it is deleted and then patched.
+		// finalizer, which the sweep takes off before it deletes.
 		asked := second.metric(t, "ipam_guard_admission_requests_total")
 		eventually(t, 3*time.Minute, "the other to sweep", func() bool { return i.gone(t, orphan) })
 		for _, leaked := range i.leaked {

@@ -31,8 +31,8 @@ type sweepReport struct {
 	Swept      int  `json:"swept"`
 	WouldSweep int  `json:"wouldSweep"`
 	// Kept were judged anew and are no orphans; Conflicts were changed by
-	// somebody meanwhile; Vanished were gone; Held are deleted, but somebody
-	// took them up again or another finalizer holds them.
+	// somebody meanwhile; Vanished were gone; Held carry a finalizer of
+	// somebody else's and are left.
 	Kept      int `json:"kept"`
 	Conflicts int `json:"conflicts"`
 	Vanished  int `json:"vanished"`

@@ -3,6 +3,7 @@
 package repairer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,7 +181,7 @@ func (r *Repairer) repair(ctx context.Context, settled []seen) error {
 	if err := r.o.Freshness.ProveFresh(ctx); err != nil {
 		return fmt.Errorf("prove caches fresh: %w", err)
 	}
-	slices.SortFunc(settled, func(a, b seen) int { return a.since.Compare(b.since) })
+	slices.SortFunc(settled, func(a, b seen) int { return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.Name, b.Name)) })
 	for _, d := range settled {
 		delete(r.seen, d.Name) // Whatever comes of it, it is looked at anew.
 		if !maps.Equal(verdict.Counts(r.o.Inventory.References(d.Name)), d.Counts) {

@@ -52,6 +52,9 @@ type Options struct {
 	// SweepUnknown also sweeps settled, unreferenced handles whose owner
 	// cannot be told.
 	SweepUnknown bool
+	// Hold puts our finalizer on what a repair makes or revives: those writes do
+	// not pass through admission.
+	Hold bool
 	// Timeout bounds each request; zero means DefaultTimeout.
 	Timeout time.Duration
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ipam-guard/ipam-guard/internal/audit"
 	"github.com/ipam-guard/ipam-guard/internal/calico"
+	"github.com/ipam-guard/ipam-guard/internal/ownership"
 	"github.com/ipam-guard/ipam-guard/internal/verdict"
 )
 
@@ -57,8 +58,7 @@ func (e *Effector) Repair(ctx context.Context, d Diverged) (Result, error) {
 	}
 	was := h
 	if h == nil {
-		was = &calico.IPAMHandle{Spec: calico.IPAMHandleSpec{HandleID: id, Block: counts}}
-		was.Name = d.Name
+		was = e.anew(d.Name, id, counts)
 	}
 	err = e.o.Audit.Write(audit.Record{
 		Time: e.o.Clock.Now(), Action: audit.Repair, Reason: string(d.Kind), Detail: repaired(h, counts), Handle: was,
@@ -139,6 +139,23 @@ func (e *Effector) blockOf(ctx context.Context, cidr string) (block *calico.IPAM
 	return block, nil
 }
 
+// anew is a missing handle as admission would have let Calico make it.
+func (e *Effector) anew(name, id string, counts map[string]int) *calico.IPAMHandle {
+	h := &calico.IPAMHandle{Spec: calico.IPAMHandleSpec{HandleID: id, Block: counts}}
+	h.Name = name
+	stamp := ownership.NewStamp(calico.ParseHandleID(id))
+	stamp.Time = e.o.Clock.Now()
+	h.Annotations = map[string]string{ownership.StampAnnotation: stamp.Encode()}
+	e.hold(h)
+	return h
+}
+
+func (e *Effector) hold(h *calico.IPAMHandle) {
+	if e.o.Hold && !slices.Contains(h.Finalizers, ownership.Finalizer) {
+		h.Finalizers = append(h.Finalizers, ownership.Finalizer)
+	}
+}
+
 // write does the repair of h, nil for a missing handle that is to be made.
 func (e *Effector) write(ctx context.Context, h, made *calico.IPAMHandle, counts map[string]int) (Outcome, error) {
 	if h != nil && len(counts) == 0 {
@@ -151,6 +168,7 @@ func (e *Effector) write(ctx context.Context, h, made *calico.IPAMHandle, counts
 		}
 		agreed := h.DeepCopy()
 		agreed.Spec.Block, agreed.Spec.Deleted = counts, false
+		e.hold(agreed)
 		_, err = e.o.API.UpdateHandle(ctx, agreed)
 		return err
 	})

@@ -116,7 +116,12 @@ func TestRepair(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, tc.handle, tc.change)
+			r := newRig(t, tc.handle, func(o *effect.Options) {
+				o.Hold = true
+				if tc.change != nil {
+					tc.change(o)
+				}
+			})
 			r.log.err = tc.log
 			r.server.blocks[tc.block.Name] = tc.block
 			result, err := r.Repair(t.Context(), tc.d)
@@ -133,6 +138,11 @@ func TestRepair(t *testing.T) {
 				t.Errorf("its counts are %v, want %v", h.Spec.Block, tc.after)
 			case h != nil && tc.want == effect.Done && (h.Spec.Deleted || h.Spec.HandleID != id):
 				t.Errorf("the handle is %+v", h.Spec)
+			}
+			if h := r.server.handle; h != nil && tc.want == effect.Done {
+				if _, stamped := h.Annotations[ownership.StampAnnotation]; stamped != (tc.handle == nil) || !slices.Contains(h.Finalizers, ownership.Finalizer) {
+					t.Errorf("it is stamped: %v, with finalizers %q", stamped, h.Finalizers)
+				}
 			}
 			if tc.want == effect.Done != slices.Contains(r.log.actions(), audit.Repair) {
 				t.Errorf("recorded are %v", r.log.actions())

@@ -248,6 +248,7 @@ func (p *parts) newEffector(dryRun bool) *effect.Effector {
 		Grace:        p.cfg.Sweep.Grace.Duration,
 		DryRun:       dryRun,
 		SweepUnknown: p.cfg.Sweep.Unknown,
+		Hold:         p.cfg.Webhook.Enabled && p.cfg.Guard.Mode != config.GuardOff,
 	})
 }
 
