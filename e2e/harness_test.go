@@ -76,20 +76,22 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 // users install it, but for the pods: its managers are processes here, each
 // with the ServiceAccount's own token.
 type installation struct {
-	api      calico.API
-	cp       *controlplane.ControlPlane
-	cfg      *rest.Config
-	clients  *kubernetes.Clientset
-	dynamic  dynamic.Interface
-	mapper   meta.RESTMapper
-	cni      *calicoproto.Client
-	handles  effect.API
-	binary   string
-	dir      string
-	audit    string
-	certs    string
-	service  *service
-	manifest []*unstructured.Unstructured
+	api     calico.API
+	cp      *controlplane.ControlPlane
+	cfg     *rest.Config
+	clients *kubernetes.Clientset
+	dynamic dynamic.Interface
+	mapper  meta.RESTMapper
+	cni     *calicoproto.Client
+	handles effect.API
+	binary  string
+	dir     string
+	audit   string
+	certs   string
+	service *service
+	// apiServer, if set, is the managers' way to the API server.
+	apiServer *forwarder
+	manifest  []*unstructured.Unstructured
 	// without is how many writes a handle's life takes without IPAM Guard.
 	without int
 	// leaked are unstamped handles that were left to be swept.
@@ -315,7 +317,34 @@ type service struct {
 
 func serve(t *testing.T, clusterIP string) *service {
 	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(clusterIP, "443"))
+	return serveOn(t, net.JoinHostPort(clusterIP, "443")).service
+}
+
+// forwarder passes connections on to one address.
+type forwarder struct {
+	*service
+	address string
+}
+
+func forwardTo(t *testing.T, backend string) *forwarder {
+	t.Helper()
+	f := serveOn(t, "127.0.0.1:0")
+	f.set(backend)
+	return f
+}
+
+// cut cuts all connections; new ones are passed on.
+func (f *forwarder) cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for conn := range f.open {
+		_ = conn.Close()
+	}
+}
+
+func serveOn(t *testing.T, address string) *forwarder {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
 	must(t, err)
 	s := &service{open: map[net.Conn]struct{}{}}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -334,7 +363,7 @@ func serve(t *testing.T, clusterIP string) *service {
 		_ = l.Close()
 		running.Wait()
 	})
-	return s
+	return &forwarder{s, l.Addr().String()}
 }
 
 // set makes the backends the only ones, and cuts what is connected to others.
@@ -418,6 +447,9 @@ func (i *installation) start(t testing.TB, name string, extra ...string) *replic
 	t.Helper()
 	cfg, err := i.cp.UserConfig(t.Context(), namespace, account)
 	must(t, err)
+	if i.apiServer != nil {
+		cfg.Host = "https://" + i.apiServer.address
+	}
 	kubeconfig := filepath.Join(i.dir, name+".kubeconfig")
 	must(t, controlplane.WriteKubeconfig(kubeconfig, cfg))
 	addresses := make([]string, 3)
