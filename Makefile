@@ -17,6 +17,8 @@ TESTFLAGS ?=
 BINARIES ?=
 # Binaries that a real node takes.
 NODE := etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
+# What runs in pods is built so; all else of a real cluster too, to build once.
+STATIC := CGO_ENABLED=0
 # Flags of the demo, such as ARGS="--handles 100000 --leaks 0.9".
 ARGS ?=
 
@@ -91,11 +93,11 @@ fmt: $(GOLANGCI_LINT) ## Format the code.
 cluster: $(KUSTOMIZE) ## Bring up a real cluster of one node, with IPAM Guard. Needs root.
 	@cd e2e && go run ./cluster/cmd/preflight
 	@go run ./internal/controlplane/build $(NODE) >/dev/null
-	@cd e2e && go run ./cluster/cmd/cluster up
+	@cd e2e && $(STATIC) go run -trimpath ./cluster/cmd/cluster up
 
 .PHONY: cluster-down
 cluster-down: ## End that cluster.
-	@cd e2e && go run ./cluster/cmd/cluster down
+	@cd e2e && $(STATIC) go run -trimpath ./cluster/cmd/cluster down
 
 ##@ Test
 
@@ -131,7 +133,7 @@ e2e: controlplane $(KUSTOMIZE) ## Install on a control plane, with cert-manager,
 e2e-cluster: $(KUSTOMIZE) ## Install on a real node, as pods, and test that. Needs root.
 	cd e2e && go run ./cluster/cmd/preflight
 	go run ./internal/controlplane/build $(NODE)
-	cd e2e && IPAM_GUARD_CLUSTER=1 go test -count=1 -v -timeout 15m $(TESTFLAGS) ./cluster
+	cd e2e && $(STATIC) IPAM_GUARD_CLUSTER=1 go test -trimpath -count=1 -v -timeout 15m $(TESTFLAGS) ./cluster
 
 # Without the race detector, which makes it ten times as slow; unit runs a part with it.
 .PHONY: explore
