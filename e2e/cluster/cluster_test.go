@@ -198,6 +198,7 @@ func (h *harness) renewal(t *testing.T) {
 		return len(after) == 2 && !slices.ContainsFunc(after, func(s string) bool { return slices.Contains(before, s) })
 	})
 	t.Logf("both replicas serve the renewed certificate after %s", time.Since(began).Round(time.Second))
+	time.Sleep(5 * time.Second) // The load must meet the new one too.
 	load.end(t)
 	for n, after := range serials() {
 		if old, now := strings.Fields(before[n]), strings.Fields(after); old[0] != now[0] || old[1] != now[1] {
