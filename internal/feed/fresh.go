@@ -21,6 +21,10 @@ const probeSeconds = 3
 // freshness by itself, in milliseconds rather than a probe's second or two.
 const smallList = 1000
 
+// maxProbes is how many probes may fall short: long enough for an etcd that
+// tells of its progress each five seconds.
+const maxProbes = 3
+
 // errSetBack: the datastore's revision is below one that it once had, as
 // restoring a backup does. The caches then hold what no longer is, and a watch
 // from where they stand stays silent.
@@ -40,9 +44,12 @@ var errSetBack = errors.New("the datastore was set back to an earlier state")
 // to its own end: an event or bookmark at or past R. The newest change up to R
 // is all that the cache must have seen.
 //
-// The probe need not be repeated for long: the API server answers the read from
-// a cache that it first brings up to R, and its bookmarks tell how far that
-// cache has come, after the changes before.
+// From Kubernetes 1.31 on the probe need not be repeated for long: the API server
+// answers the read from a cache that it first brings up to R, and its bookmarks
+// tell how far that cache has come, after the changes before. An older one comes
+// to R when etcd tells it of its progress, each five seconds where etcd is set up
+// so, else each ten minutes. When a few probes have not come to R, all objects'
+// metadata is read instead, as with few objects, in pages of one moment.
 func (s *stream) proveFresh(ctx context.Context) error {
 	from := s.reachedVersion()
 	if from == 0 {
@@ -72,12 +79,37 @@ func (s *stream) proveFresh(ctx context.Context) error {
 		return s.waitFor(ctx, changed)
 	}
 	s.large.Store(true)
-	for from < newest && s.reachedVersion() < newest {
+	for probes := 0; from < newest && s.reachedVersion() < newest; probes++ {
+		if probes == maxProbes || s.unprobed.Load() {
+			s.unprobed.Store(true)
+			if changed, err = s.newestChange(ctx); err != nil {
+				return fmt.Errorf("newest change of %s: %w", s.source.resource, err)
+			}
+			break
+		}
 		if from, changed, err = s.probe(ctx, from, newest, changed); err != nil {
 			return fmt.Errorf("probe %s for changes: %w", s.source.resource, err)
 		}
 	}
 	return s.waitFor(ctx, changed)
+}
+
+// newestChange is the newest version among all objects, as of one moment after
+// the call.
+func (s *stream) newestChange(ctx context.Context) (uint64, error) {
+	changed := uint64(0)
+	for o := (metav1.ListOptions{Limit: smallList}); ; {
+		page, err := s.source.metadata.List(ctx, o)
+		if err != nil {
+			return 0, err
+		}
+		for i := range page.Items {
+			changed = max(changed, version(page.Items[i].ResourceVersion))
+		}
+		if o.Continue = page.Continue; o.Continue == "" {
+			return changed, nil
+		}
+	}
 }
 
 // probe reads changes after from until newest or its own end. It returns how

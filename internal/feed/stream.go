@@ -43,6 +43,9 @@ type stream struct {
 
 	// large is true while the resource has more objects than one read brings.
 	large atomic.Bool
+	// unprobed is true once probes have fallen short: this API server does not
+	// come to the newest revision by itself.
+	unprobed atomic.Bool
 
 	mu sync.Mutex
 	// reached is the resource version up to which the inventory has seen

@@ -108,8 +108,10 @@ func (s *server) List(ctx context.Context, o metav1.ListOptions) (*metav1.Partia
 	if o.Limit != 1 && o.Limit != smallList || o.ResourceVersion != "" {
 		return nil, fmt.Errorf("that is no small consistent read: %+v", o)
 	}
+	last := o.Continue == "more"
+	o.Continue = ""
 	list, err := s.page(ctx, o)
-	if err == nil && !s.small {
+	if err == nil && !s.small && !last {
 		list.Continue = "more"
 	}
 	return list, err
@@ -342,6 +344,13 @@ func TestProveFresh(t *testing.T) {
 				func(*fakeWatch) {},
 			},
 			want: context.DeadlineExceeded,
+		},
+		"an API server whose bookmarks fall short is read whole, and its newest object waited for": {
+			newest: 15,
+			probes: slices.Repeat([]func(*fakeWatch){
+				func(p *fakeWatch) { p.Action(watch.Bookmark, node("", 14)); p.Stop() },
+			}, maxProbes),
+			follows: func(w *fakeWatch) { w.Modify(node("a", 15)) },
 		},
 		"a busy cache need not wait for the probe": {
 			newest:  15,

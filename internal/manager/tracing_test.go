@@ -60,6 +60,7 @@ func (s *spans) under(name string) []string {
 }
 
 func TestASweepIsTraced(t *testing.T) {
+	manager := build(t)
 	var listen net.ListenConfig
 	l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
@@ -77,7 +78,6 @@ func TestASweepIsTraced(t *testing.T) {
 		serving.Wait()
 	})
 
-	manager := build(t)
 	spec := refcluster.Default(time.Now()).Resize(60, 0.5)
 	cp := controlplane.ForTest(t, controlplane.Options{
 		BeforeAPIServer: func(ctx context.Context, etcd string) error { return refcluster.Load(ctx, etcd, spec) },
