@@ -48,7 +48,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func follow(t *testing.T, cfg *rest.Config) (*feed.Feed, *inventory.Inventory) {
 	t.Helper()
 	inv := inventory.New(clock.RealClock{})
-	f, err := feed.New(cfg, api, inv, feed.Options{})
+	return followInto(t, cfg, inv, feed.Options{}), inv
+}
+
+func followInto(t *testing.T, cfg *rest.Config, inv *inventory.Inventory, o feed.Options) *feed.Feed {
+	t.Helper()
+	f, err := feed.New(cfg, api, inv, o)
 	must(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
@@ -61,7 +66,7 @@ func follow(t *testing.T, cfg *rest.Config) (*feed.Feed, *inventory.Inventory) {
 		stop()
 		running.Wait()
 	})
-	return f, inv
+	return f
 }
 
 func TestFeedOnARealAPIServer(t *testing.T) {

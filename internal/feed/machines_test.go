@@ -1,8 +1,6 @@
 package feed_test
 
 import (
-	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -76,19 +74,7 @@ func TestVirtualMachinesOnARealAPIServer(t *testing.T) {
 
 	c := clocktesting.NewFakePassiveClock(time.Now())
 	inv := inventory.New(c)
-	f, err := feed.New(cfg, api, inv, feed.Options{KubeVirt: found})
-	must(t, err)
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := f.Start(ctx); err != nil {
-			t.Errorf("feed: %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
+	f := followInto(t, cfg, inv, feed.Options{KubeVirt: found})
 	must(t, f.WaitForSync(t.Context()))
 	is := func(want ownership.Existence) bool { return inv.VirtualMachine("default", "db") == want }
 	if !is(ownership.Exists) {
