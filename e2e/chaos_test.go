@@ -42,8 +42,10 @@ const (
 	chaosPods = 40
 	// killed is how likely a CNI plugin is killed before a step of its work.
 	killed = 0.04
-	// recovery bounds how long all takes to be well again.
-	recovery = 3 * time.Minute
+	// recovery bounds how long all takes to be well again. A leak's owner is noted
+	// a minute after its address was given back, which is a write too, and the
+	// grace period follows.
+	recovery = 6 * time.Minute
 )
 
 var errKilled = errors.New("killed")
