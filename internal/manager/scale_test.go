@@ -44,7 +44,7 @@ func BenchmarkScale(b *testing.B) {
 	manager := build(b)
 	spec := refcluster.Default(time.Now())
 	spec.Pods = *scaleHandles * 3 / 20
-	spec.Nodes = max(spec.Nodes, *scaleHandles/61)
+	spec.Nodes = max(spec.Nodes, min(*scaleHandles/61, 16_000)) // What the address pool has blocks for.
 	spec.Orphans = *scaleHandles - spec.Live()
 	cp := controlplane.ForTest(b, controlplane.Options{
 		BeforeAPIServer: func(ctx context.Context, etcd string) error { return refcluster.Load(ctx, etcd, spec) },
