@@ -66,7 +66,11 @@ func (f *file) wait(ctx context.Context) bool {
 	}
 }
 
+// open reads the file, unless that was done.
 func (f *file) open() error {
+	if f.opened() {
+		return nil
+	}
 	watcher, err := certwatcher.New(f.cert, f.key)
 	f.mu.Lock()
 	f.watcher, f.problem = watcher, err
@@ -76,6 +80,12 @@ func (f *file) open() error {
 	}
 	watcher.WithWatchInterval(reloadInterval).RegisterCallback(func(tls.Certificate) { f.changed() })
 	return nil
+}
+
+func (f *file) opened() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.watcher != nil
 }
 
 // follow reloads the file until ctx ends. wait must have returned before.

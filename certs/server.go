@@ -129,6 +129,8 @@ func (s *Server) Start(ctx context.Context) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	defer cancel()
+	// Nothing is told before the file was looked for; wait says what fails.
+	_ = s.file.open()
 	background.Go(func() { s.tell(ctx) })
 	if s.watch != nil {
 		background.Go(func() { s.watch.run(ctx) })
