@@ -121,9 +121,10 @@ func (f *File) Close() error {
 }
 
 // Read gives each record of r to visit, in order. It accepts plain records and
-// log lines that hold one under "audit"; other log lines are passed over. So is
-// a line that was cut short: what it would have recorded was not done. Any other
-// damaged line is an error that names its number.
+// log lines that hold one under "audit", with the prefix too that kubectl gives
+// the lines of several pods; what else a log holds is passed over. So is a line
+// that was cut short: what it would have recorded was not done. Any other damaged
+// record is an error that names its line's number.
 func Read(r io.Reader, visit func(Record) error) error {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	for n := 1; ; n++ {
@@ -132,7 +133,7 @@ func Read(r io.Reader, visit func(Record) error) error {
 		if err != nil && !last {
 			return fmt.Errorf("read audit records: %w", err)
 		}
-		if line = bytes.TrimSpace(line); len(line) > 0 {
+		if line = withoutPod(bytes.TrimSpace(line)); isRecord(line) {
 			record, ok, err := parse(line)
 			switch {
 			case err != nil && isCut(line):
@@ -148,6 +149,21 @@ func Read(r io.Reader, visit func(Record) error) error {
 			return nil
 		}
 	}
+}
+
+// withoutPod is the line without kubectl's "[pod/name/container] ".
+func withoutPod(line []byte) []byte {
+	if !bytes.HasPrefix(line, []byte("[pod/")) {
+		return line
+	}
+	_, rest, _ := bytes.Cut(line, []byte("] "))
+	return rest
+}
+
+// isRecord tells an object, and what may be the rest of a record, from other
+// text, such as a crash's.
+func isRecord(line []byte) bool {
+	return bytes.HasPrefix(line, []byte("{")) || bytes.Contains(line, []byte(`"handle":`))
 }
 
 // isCut tells whether the line is the beginning of an object alone.

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -78,6 +79,18 @@ func TestTheManagersLogIsAnAuditFileToo(t *testing.T) {
 	}
 }
 
+func TestALogThatKubectlPrefixedIsAnAuditFileToo(t *testing.T) {
+	line, err := json.Marshal(map[string]any{"level": "info", "audit": record()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := readAll(t, []byte("[pod/manager-1/manager] "+string(line)+"\n[pod/manager-2/manager] {}\n"+
+		"[pod/manager-2/manager]\nipam-guard: lost the lease\npanic: no matter\n\n"+string(line)))
+	if len(got) != 2 || !reflect.DeepEqual(got[0], record()) || !reflect.DeepEqual(got[1], record()) {
+		t.Errorf("got %+v, want two of %+v", got, record())
+	}
+}
+
 func TestALineThatACrashCutShortSpoilsNoOther(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	write := func() {
@@ -111,7 +124,7 @@ func TestALineThatACrashCutShortSpoilsNoOther(t *testing.T) {
 
 func TestReadNamesADamagedLine(t *testing.T) {
 	for name, data := range map[string]string{
-		"no JSON":       "{}\n\nhalf a li",
+		"no JSON":       "{}\n\n" + `"sweep","handle":{}}`,
 		"no handle":     "{}\n\n" + `{"action":"sweep"}`,
 		"a wrong shape": "{}\n\n" + `{"action":"sweep","handle":7}`,
 	} {

@@ -91,6 +91,13 @@ func newLogger(format, level string) (logr.Logger, error) {
 	return zapr.NewLogger(logger), nil
 }
 
+// newAuditLogger logs the records of effects, which are kept whatever the log's
+// format and level.
+func newAuditLogger() (logr.Logger, error) {
+	logger, err := newLogger("json", "info")
+	return logger.WithName("audit"), err
+}
+
 func verbosityOf(level string) (int8, bool) {
 	var n int8
 	if _, err := fmt.Sscanf(level, "%d", &n); err != nil || n < 0 {

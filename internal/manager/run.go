@@ -225,7 +225,11 @@ func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, foun
 	p.group = conditions.NewGroup(found.calico, func(ctx context.Context) (calico.Detection, error) { return calico.Detect(ctx, restConfig) }, p.clock, log)
 	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration,
 		func() pause.Facts { return conditions.Facts(p.inventory, p.feed, p.lock, p.group) }, p.teller.paused)
-	record := audit.ToLogger(log.WithName("audit"))
+	records, err := newAuditLogger()
+	if err != nil {
+		return nil, err
+	}
+	record := audit.ToLogger(records)
 	if cfg.AuditFile != "" {
 		if p.audit, err = audit.OpenFile(cfg.AuditFile); err != nil {
 			return nil, err
@@ -248,8 +252,13 @@ func (p *parts) newEffector(dryRun bool) *effect.Effector {
 		Grace:        p.cfg.Sweep.Grace.Duration,
 		DryRun:       dryRun,
 		SweepUnknown: p.cfg.Sweep.Unknown,
-		Hold:         p.cfg.Webhook.Enabled && p.cfg.Guard.Mode != config.GuardOff,
+		Hold:         p.holds(),
 	})
+}
+
+// holds tells whether our admission gives handles the finalizer.
+func (p *parts) holds() bool {
+	return p.cfg.Webhook.Enabled && p.cfg.Guard.Mode != config.GuardOff
 }
 
 func (p *parts) closeAudit() error {
@@ -279,8 +288,10 @@ func (p *parts) addControllers() error {
 		Rate:      p.pace.Rate,
 		Tracer:    p.spans.Tracer(tracerName),
 	})
+	// Whoever gives finalizers takes them off, or deleted handles would never
+	// go while sweeping is off or only tried.
 	release := guard.New(guard.Options{
-		Inventory: p.inventory, Effector: p.effector, Observer: p.teller, Clock: p.clock,
+		Inventory: p.inventory, Effector: p.newEffector(p.cfg.Sweep.DryRun && !p.holds()), Observer: p.teller, Clock: p.clock,
 	})
 	complete := leaks.New(leaks.Options{
 		Inventory: p.inventory, Effector: p.effector, Clock: p.clock, Log: p.log.WithName("leaks"),
