@@ -66,11 +66,7 @@ func (f *file) wait(ctx context.Context) bool {
 	}
 }
 
-// open reads the file, unless that was done.
 func (f *file) open() error {
-	if f.opened() {
-		return nil
-	}
 	watcher, err := certwatcher.New(f.cert, f.key)
 	f.mu.Lock()
 	f.watcher, f.problem = watcher, err
@@ -82,13 +78,7 @@ func (f *file) open() error {
 	return nil
 }
 
-func (f *file) opened() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.watcher != nil
-}
-
-// follow reloads the file until ctx ends. wait must have returned before.
+// follow reloads the file until ctx ends. It must have been read before.
 func (f *file) follow(ctx context.Context) {
 	f.mu.Lock()
 	watcher := f.watcher

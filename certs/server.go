@@ -129,13 +129,13 @@ func (s *Server) Start(ctx context.Context) error {
 	var background sync.WaitGroup
 	defer background.Wait()
 	defer cancel()
-	// Nothing is told before the file was looked for; wait says what fails.
-	_ = s.file.open()
+	// Nothing is told before the file was looked for.
+	missing := s.file.open() != nil
 	background.Go(func() { s.tell(ctx) })
 	if s.watch != nil {
 		background.Go(func() { s.watch.run(ctx) })
 	}
-	if !s.file.wait(ctx) {
+	if missing && !s.file.wait(ctx) {
 		return nil
 	}
 	background.Go(func() { s.file.follow(ctx) })

@@ -61,7 +61,8 @@ type Config struct {
 type Sweep struct {
 	// Enabled false judges and reports, and never sweeps.
 	Enabled bool `json:"enabled"`
-	// DryRun judges as if it swept, and changes nothing.
+	// DryRun judges as if it swept, and neither sweeps nor repairs. A finalizer
+	// that admission gives is still taken off a handle that somebody deleted.
 	DryRun bool `json:"dryRun"`
 	// Grace is how long a handle must be unchanged before it may be swept.
 	Grace metav1.Duration `json:"grace"`
@@ -167,7 +168,7 @@ func divergences() []string {
 // AddFlags binds flags to the configuration's fields.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Sweep.Enabled, "sweep", c.Sweep.Enabled, "sweep orphaned handles")
-	fs.BoolVar(&c.Sweep.DryRun, "dry-run", c.Sweep.DryRun, "judge and report, change nothing")
+	fs.BoolVar(&c.Sweep.DryRun, "dry-run", c.Sweep.DryRun, "judge and report, sweep and repair nothing")
 	fs.DurationVar(&c.Sweep.Grace.Duration, "grace", c.Sweep.Grace.Duration,
 		fmt.Sprintf("how long a handle must be unchanged before it may be swept, at least %s", verdict.MinGrace))
 	fs.Float64Var(&c.Sweep.Rate, "rate", c.Sweep.Rate, "most deletes a second; 0 for no limit but the API server's")

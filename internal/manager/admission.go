@@ -11,7 +11,6 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/ipam-guard/ipam-guard/certs"
-	"github.com/ipam-guard/ipam-guard/internal/config"
 	"github.com/ipam-guard/ipam-guard/webhook"
 )
 
@@ -52,7 +51,7 @@ func (p *parts) addAdmission() error {
 		Inventory:    p.inventory,
 		Blocks:       p.effects,
 		Mode:         webhook.Mode(p.cfg.Guard.Mode),
-		WithoutGuard: p.cfg.Guard.Mode == config.GuardOff,
+		WithoutGuard: !p.holds(),
 		Clock:        p.clock,
 		Registerer:   ctrlmetrics.Registry,
 		Log:          p.log.WithName("admission"),

@@ -225,18 +225,18 @@ func newParts(mgr ctrl.Manager, restConfig *rest.Config, cfg config.Config, foun
 	p.group = conditions.NewGroup(found.calico, func(ctx context.Context) (calico.Detection, error) { return calico.Detect(ctx, restConfig) }, p.clock, log)
 	p.monitor = pause.NewMonitor(p.clock, cfg.Sweep.Grace.Duration,
 		func() pause.Facts { return conditions.Facts(p.inventory, p.feed, p.lock, p.group) }, p.teller.paused)
-	records, err := newAuditLogger()
-	if err != nil {
-		return nil, err
-	}
-	record := audit.ToLogger(records)
 	if cfg.AuditFile != "" {
 		if p.audit, err = audit.OpenFile(cfg.AuditFile); err != nil {
 			return nil, err
 		}
-		record = p.audit
+		p.record = p.audit
+	} else {
+		records, err := newAuditLogger()
+		if err != nil {
+			return nil, err
+		}
+		p.record = audit.ToLogger(records)
 	}
-	p.record = record
 	p.effector = p.newEffector(cfg.Sweep.DryRun || !cfg.Sweep.Enabled)
 	return p, nil
 }
