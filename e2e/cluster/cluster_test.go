@@ -3,6 +3,8 @@
 package cluster
 
 import (
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -22,8 +24,9 @@ import (
 	"github.com/ipam-guard/ipam-guard/internal/ownership"
 )
 
-// webhookTimeout is what the configurations say, and some for a busy machine.
-const webhookTimeout = 2*time.Second + time.Second
+// webhookTimeout is what the configurations say, and some for a busy machine;
+// Kubernetes' default would be 10 s.
+const webhookTimeout = 2*time.Second + 3*time.Second
 
 func TestRealCluster(t *testing.T) {
 	h := start(t)
@@ -105,10 +108,21 @@ func (h *harness) withCertificate(t *testing.T) {
 }
 
 func (h *harness) serviceRoute(t *testing.T) {
-	certificate, err := h.served(t, h.serviceAddress(t))
-	must(t, err)
+	// A Deployment is available before kube-proxy has written the Service's rules.
+	err := errors.New("it was not asked")
+	var certificate *x509.Certificate
+	defer func() {
+		if err != nil {
+			t.Logf("the Service's last answer: %v", err)
+		}
+	}()
+	eventually(t, time.Minute, "the Service to lead to a server", func() bool {
+		certificate, err = h.served(t, h.serviceAddress(t))
+		return err == nil
+	})
 	t.Logf("the Service leads to a server with certificate %x", certificate.SerialNumber)
 	h.waitStamping(t)
+	h.waitRefusing(t)
 	policies, err := h.clients.NetworkingV1().NetworkPolicies(namespace).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	if len(policies.Items) != 1 {
@@ -122,6 +136,16 @@ func (h *harness) waitStamping(t testing.TB) {
 	eventually(t, time.Minute, "stamps", func() bool {
 		got, _ := h.probe(t)
 		return got
+	})
+}
+
+// waitRefusing waits for the same of the validating webhook, which the CA
+// injector serves apart.
+func (h *harness) waitRefusing(t testing.TB) {
+	t.Helper()
+	id := idOf(h.readyPods(t)[0])
+	eventually(t, time.Minute, "the refusal of a raw delete", func() bool {
+		return h.rawDelete(t, id, "--dry-run=server") != nil
 	})
 }
 

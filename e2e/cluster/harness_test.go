@@ -275,9 +275,10 @@ func (h *harness) probe(t testing.TB) (bool, time.Duration) {
 }
 
 // rawDelete deletes a handle as kubectl does.
-func (h *harness) rawDelete(t testing.TB, id string) error {
+func (h *harness) rawDelete(t testing.TB, id string, flags ...string) error {
 	t.Helper()
-	out, err := h.Command(t.Context(), "kubectl", "delete", "--wait=false", "ipamhandles.crd.projectcalico.org", calico.HandleName(id)).CombinedOutput()
+	args := append([]string{"delete", "--wait=false", "ipamhandles.crd.projectcalico.org", calico.HandleName(id)}, flags...)
+	out, err := h.Command(t.Context(), "kubectl", args...).CombinedOutput()
 	if err != nil {
 		return errors.New(string(out))
 	}
