@@ -49,7 +49,24 @@ func New(cfg *rest.Config, api calico.API, inv *inventory.Inventory, o Options) 
 	for _, s := range sources.all() {
 		f.streams = append(f.streams, newStream(s, inv, o.Clock, o.Log))
 	}
+	f.join()
 	return f, nil
+}
+
+// join has all resources listed anew when one finds the datastore set back.
+func (f *Feed) join() {
+	for _, s := range f.streams {
+		s.setBack = func() { f.relist(s) }
+	}
+}
+
+// relist has all resources but one listed anew.
+func (f *Feed) relist(but *stream) {
+	for _, s := range f.streams {
+		if s != but {
+			s.relist()
+		}
+	}
 }
 
 // NeedLeaderElection lets every replica follow the cluster: all serve admission.
@@ -112,9 +129,7 @@ func (f *Feed) ProveFresh(ctx context.Context) error {
 	}
 	err := group.Wait()
 	if errors.Is(err, errSetBack) {
-		for _, s := range f.streams {
-			s.relist()
-		}
+		f.relist(nil)
 	}
 	return err
 }

@@ -59,16 +59,9 @@ func (s *stream) proveFresh(ctx context.Context) error {
 	if s.large.Load() {
 		limit = 1
 	}
-	list, err := s.source.metadata.List(ctx, metav1.ListOptions{Limit: limit})
+	list, newest, err := s.newestRevision(ctx, limit)
 	if err != nil {
-		return fmt.Errorf("newest revision of %s: %w", s.source.resource, err)
-	}
-	newest := version(list.ResourceVersion)
-	if newest == 0 {
-		return fmt.Errorf("newest revision of %s: %q is no number", s.source.resource, list.ResourceVersion)
-	}
-	if newest < from {
-		return fmt.Errorf("newest revision of %s is %d, after %d: %w", s.source.resource, newest, from, errSetBack)
+		return err
 	}
 	changed := uint64(0)
 	if list.Continue == "" {
@@ -76,7 +69,7 @@ func (s *stream) proveFresh(ctx context.Context) error {
 			changed = max(changed, version(list.Items[i].ResourceVersion))
 		}
 		s.large.Store(false)
-		return s.waitFor(ctx, changed)
+		return s.waitFollowing(ctx, changed)
 	}
 	s.large.Store(true)
 	for probes := 0; from < newest && s.reachedVersion() < newest; probes++ {
@@ -91,7 +84,24 @@ func (s *stream) proveFresh(ctx context.Context) error {
 			return fmt.Errorf("probe %s for changes: %w", s.source.resource, err)
 		}
 	}
-	return s.waitFor(ctx, changed)
+	return s.waitFollowing(ctx, changed)
+}
+
+// newestRevision reads up to limit objects, and the datastore's newest revision.
+func (s *stream) newestRevision(ctx context.Context, limit int64) (*metav1.PartialObjectMetadataList, uint64, error) {
+	known := s.reachedVersion()
+	list, err := s.source.metadata.List(ctx, metav1.ListOptions{Limit: limit})
+	if err != nil {
+		return nil, 0, fmt.Errorf("newest revision of %s: %w", s.source.resource, err)
+	}
+	newest := version(list.ResourceVersion)
+	if newest == 0 {
+		return nil, 0, fmt.Errorf("newest revision of %s: %q is no number", s.source.resource, list.ResourceVersion)
+	}
+	if newest < known {
+		return nil, 0, fmt.Errorf("newest revision of %s is %d, after %d: %w", s.source.resource, newest, known, errSetBack)
+	}
+	return list, newest, nil
 }
 
 // newestChange is the newest version among all objects, as of one moment after

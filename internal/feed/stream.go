@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -59,10 +60,15 @@ type stream struct {
 	current watch.Interface
 	// expired makes the next watch fail, so that the reflector lists anew.
 	expired bool
+	// listed is true from a list until the watch from there.
+	listed bool
+
+	// setBack is called when the datastore proves to have been set back.
+	setBack func()
 }
 
 func newStream(s source, inv *inventory.Inventory, c clock.Clock, log logr.Logger) *stream {
-	return &stream{source: s, inv: inv, clock: c, log: log, since: c.Now()}
+	return &stream{source: s, inv: inv, clock: c, log: log, since: c.Now(), setBack: func() {}}
 }
 
 func (s *stream) condition() Condition {
@@ -97,7 +103,21 @@ func (s *stream) reachedVersion() uint64 {
 
 // waitFor returns once the inventory has seen everything up to rv.
 func (s *stream) waitFor(ctx context.Context, rv uint64) error {
-	for s.reachedVersion() < rv {
+	return s.wait(ctx, func() bool { return s.reachedVersion() >= rv })
+}
+
+// waitFollowing is waitFor of a stream that goes on from there: one that is
+// about to list anew may learn that what it has seen no longer is.
+func (s *stream) waitFollowing(ctx context.Context, rv uint64) error {
+	return s.wait(ctx, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.reached >= rv && s.watching && !s.expired
+	})
+}
+
+func (s *stream) wait(ctx context.Context, done func() bool) error {
+	for !done() {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -127,38 +147,36 @@ func (s *stream) ListWithContext(ctx context.Context, _ metav1.ListOptions) (run
 	s.mu.Lock()
 	s.expired = false
 	s.mu.Unlock()
-	rv, err := s.list(ctx)
-	if err == nil && version(rv) < s.reachedVersion() {
-		// The datastore was set back, as restoring a backup does: what is known
-		// would look newer than what there is.
-		s.forget()
-		rv, err = s.list(ctx)
+	rv, err := s.list(ctx, s.inv.Begin)
+	// Where a backup is restored, revisions begin below those that were known,
+	// or far above them; its objects are older than known ones all the same.
+	if err == nil && (version(rv) < s.reachedVersion() || s.inv.SetBack(s.source.resource)) {
+		s.log.Info("The datastore was set back to an earlier state: listing anew", "resource", s.source.resource.String(), "revision", rv)
+		s.mu.Lock()
+		s.reached = 0
+		s.mu.Unlock()
+		s.setBack()
+		rv, err = s.list(ctx, s.inv.BeginAnew)
 	}
 	if err != nil {
 		s.setWatching(false, err)
 		return nil, err
 	}
+	s.mu.Lock()
+	s.listed = true
+	s.mu.Unlock()
 	return &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: rv}}, nil
 }
 
-func (s *stream) list(ctx context.Context) (string, error) {
+func (s *stream) list(ctx context.Context, begin func(inventory.Resource)) (string, error) {
 	for attempt := 0; ; attempt++ {
-		s.inv.Begin(s.source.resource)
+		begin(s.source.resource)
 		rv, err := s.source.pages(ctx, false, s.source.apply)
 		if apierrors.IsResourceExpired(err) && attempt < restarts {
 			continue
 		}
 		return rv, err
 	}
-}
-
-// forget drops all that the inventory has of the resource.
-func (s *stream) forget() {
-	s.mu.Lock()
-	s.reached = 0
-	s.mu.Unlock()
-	s.inv.Begin(s.source.resource)
-	s.inv.Commit(s.source.resource)
 }
 
 // relist ends the watch that goes on, and has the reflector list anew.
@@ -183,6 +201,14 @@ func (s *stream) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 }
 
 func (s *stream) follow(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if s.interrupted() {
+		if _, _, err := s.newestRevision(ctx, 1); errors.Is(err, errSetBack) {
+			s.setBack()
+			return nil, apierrors.NewResourceExpired(errSetBack.Error())
+		} else if err != nil {
+			return nil, err
+		}
+	}
 	w, err := s.source.watch(ctx, o)
 	if err != nil {
 		return nil, err
@@ -192,10 +218,19 @@ func (s *stream) follow(ctx context.Context, o metav1.ListOptions) (watch.Interf
 	if s.expired {
 		s.expired = false
 		w.Stop()
-		return nil, apierrors.NewResourceExpired("the datastore was set back")
+		return nil, apierrors.NewResourceExpired(errSetBack.Error())
 	}
-	s.current = w
+	s.current, s.listed = w, false
 	return w, nil
+}
+
+// interrupted tells whether the watch is to go on after the API server was
+// away. A watch from a revision that is yet to come stays silent: had a backup
+// been restored meanwhile, it would pass over what was written since.
+func (s *stream) interrupted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.listed && !s.expired && !s.watching && (s.err != nil || s.clock.Since(s.since) > brokenAfter/2)
 }
 
 // watched tells when a watch ends: the reflector always stops what it read.

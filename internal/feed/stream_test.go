@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +37,7 @@ type server struct {
 	mu      sync.Mutex
 	pages   [][]string // names, by page
 	rv      uint64     // of lists
+	each    uint64     // of the objects in lists; rv when 0
 	lists   int
 	expire  int // of the lists' second pages, how many fail
 	listErr error
@@ -80,7 +83,7 @@ func (s *server) page(_ context.Context, o metav1.ListOptions) (*metav1.PartialO
 	}
 	if n < len(s.pages) {
 		for _, name := range s.pages[n] {
-			list.Items = append(list.Items, *node(name, s.rv))
+			list.Items = append(list.Items, *node(name, cmp.Or(s.each, s.rv)))
 		}
 		if n+1 < len(s.pages) {
 			list.Continue = strconv.Itoa(n + 1)
@@ -140,6 +143,7 @@ func start(t *testing.T, server *server) (*Feed, *inventory.Inventory) {
 		remove: func(_, name string, rv uint64) { inv.DeleteNode(name, rv) },
 	}, inv, clock.RealClock{}, logr.Discard())
 	f := &Feed{streams: []*stream{s}, clock: clock.RealClock{}}
+	f.join()
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- f.Start(ctx) }()
@@ -457,6 +461,123 @@ func TestFeedFollowsADatastoreThatWasSetBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFeedFollowsARestoredBackupOfHigherRevision: revisions may be raised as a
+// backup is restored, for watches to end; only its objects look old then.
+func TestFeedFollowsARestoredBackupOfHigherRevision(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newServer(100, []string{"a", "b"})
+		_, inv := start(t, server)
+		w := <-server.watches
+		w.Modify(node("d", 110))
+		synctest.Wait()
+		server.set(func() {
+			server.pages, server.rv, server.each = [][]string{{"b", "c"}}, 1000, 90
+		})
+		gone := apierrors.NewResourceExpired("compacted").Status()
+		w.Error(&gone)
+		if w = <-server.watches; w.from != "1000" {
+			t.Errorf("it watches from %s", w.from)
+		}
+		if got := nodes(inv); got != "bc" {
+			t.Errorf("it has %q", got)
+		}
+		w.Delete(node("b", 1001))
+		w.Modify(node("c", 1002))
+		synctest.Wait()
+		// What it holds is the backup's: an older state of that is refused again.
+		inv.DeleteNode("c", 1001)
+		if got := nodes(inv); got != "c" {
+			t.Errorf("after its watch went on it has %q", got)
+		}
+	})
+}
+
+// TestFeedComparesRevisionsWhenTheAPIServerWasAway: a watch from a revision
+// that is yet to come stays silent until then.
+func TestFeedComparesRevisionsWhenTheAPIServerWasAway(t *testing.T) {
+	for name, tc := range map[string]struct {
+		rv   uint64
+		from string
+		has  string
+	}{
+		"a restored backup is listed anew":               {rv: 50, from: "50", has: "bc"},
+		"the same datastore is followed where it was":    {rv: 100, from: "100", has: "ab"},
+		"one that went on is followed where it was left": {rv: 120, from: "100", has: "ab"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := newServer(100, []string{"a", "b"})
+				_, inv := start(t, server)
+				w := <-server.watches
+				time.Sleep(time.Minute) // A watch of less than a second is no watch to go on with.
+				server.set(func() {
+					server.pages, server.rv = [][]string{{"b", "c"}}, tc.rv
+					server.watchErr = fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+				})
+				w.Stop()
+				time.Sleep(time.Minute)
+				server.set(func() { server.watchErr = nil })
+				if w = <-server.watches; w.from != tc.from {
+					t.Errorf("it watches from %s", w.from)
+				}
+				if got := nodes(inv); got != tc.has {
+					t.Errorf("it has %q", got)
+				}
+			})
+		})
+	}
+}
+
+// TestOneResourceSetBackHasTheOthersListedAnew: what one resource's list tells
+// is true of all.
+func TestOneResourceSetBackHasTheOthersListedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, other := newServer(100, []string{"a"}), newServer(100, []string{"b"})
+		f, _ := start(t, one)
+		g, inv := start(t, other)
+		f.streams[0].setBack = func() { g.relist(nil) }
+		w := <-one.watches
+		<-other.watches
+		synctest.Wait()
+		one.set(func() { one.rv, one.each = 1000, 90 })
+		other.set(func() { other.pages, other.rv, other.each = [][]string{{"b", "e"}}, 1000, 90 })
+		gone := apierrors.NewResourceExpired("compacted").Status()
+		w.Error(&gone)
+		for w := range other.watches {
+			if w.from == "1000" {
+				break
+			}
+		}
+		if got := nodes(inv); got != "be" {
+			t.Errorf("the other has %q", got)
+		}
+	})
+}
+
+// TestAProofWaitsForAWatch: while there is none, a list may be about to tell
+// that what was seen no longer is.
+func TestAProofWaitsForAWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newServer(10, []string{"a"})
+		server.small = true
+		f, _ := start(t, server)
+		w := <-server.watches
+		synctest.Wait()
+		server.set(func() { server.watchErr = errors.New("refused") })
+		w.Stop()
+		synctest.Wait()
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		if err := f.ProveFresh(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a watch: %v", err)
+		}
+		server.set(func() { server.watchErr = nil })
+		if err := f.ProveFresh(t.Context()); err != nil {
+			t.Errorf("with one again: %v", err)
+		}
+	})
 }
 
 func TestProveFreshOfFewObjectsNeedsNoProbe(t *testing.T) {

@@ -51,14 +51,17 @@ func (i *Inventory) ApplyBlock(obj *calico.IPAMBlock) {
 	rv := resourceVersion(obj.ResourceVersion)
 	i.blocks.mu.Lock()
 	defer i.blocks.mu.Unlock()
+	relist := &i.relists[Blocks]
 	b, had := i.blocks.byName[obj.Name]
-	if had && b.rv > rv {
-		b.generation = i.generation[Blocks].Load()
+	if had && !relist.supersedes(rv, b.rv) {
+		b.generation = relist.generation.Load()
 		return
 	}
+	// Only between two states that followed each other did a count rise or fall.
+	follows := had && rv >= b.rv
 	if had && b.cidr != obj.Spec.CIDR {
-		i.dropBlock(obj.Name, b)
-		had = false
+		i.dropBlock(obj.Name, b, follows)
+		had, follows = false, false
 	}
 	if !had {
 		b = &block{cidr: obj.Spec.CIDR, handles: map[key]struct{}{}}
@@ -67,18 +70,18 @@ func (i *Inventory) ApplyBlock(obj *calico.IPAMBlock) {
 			i.blocks.byCIDR[cidr.Masked()] = b
 		}
 	}
-	b.rv, b.generation, b.node = rv, i.generation[Blocks].Load(), ""
+	b.rv, b.generation, b.node = rv, relist.generation.Load(), ""
 	if obj.Spec.Affinity != nil {
 		b.node = i.names.word(calico.AffinityNode(*obj.Spec.Affinity))
 	}
 	referenced := i.refsOf(b, &obj.Spec)
 	for k, r := range referenced {
-		i.shard(k).refer(k, r, rv, !had, nil, i.clock.Now())
+		i.shard(k).refer(k, r, rv, follows, nil, i.clock.Now())
 		b.handles[k] = struct{}{}
 	}
 	for k := range b.handles {
 		if _, still := referenced[k]; !still {
-			i.unrefer(b, k)
+			i.unrefer(b, k, follows)
 		}
 	}
 	i.subscribers.notify()
@@ -119,9 +122,9 @@ func (i *Inventory) refsOf(b *block, spec *calico.IPAMBlockSpec) map[key]ref {
 }
 
 // unrefer takes a block's reference to a handle away.
-func (i *Inventory) unrefer(b *block, k key) {
+func (i *Inventory) unrefer(b *block, k key, follows bool) {
 	delete(b.handles, k)
-	i.shard(k).refer(k, ref{block: b}, b.rv, false, func() string { return i.podUID(k) }, i.clock.Now())
+	i.shard(k).refer(k, ref{block: b}, b.rv, follows, func() string { return i.podUID(k) }, i.clock.Now())
 }
 
 // DeleteBlock removes a block, unless a newer state of it is known.
@@ -129,14 +132,14 @@ func (i *Inventory) DeleteBlock(name string, rv uint64) {
 	i.blocks.mu.Lock()
 	defer i.blocks.mu.Unlock()
 	if b, ok := i.blocks.byName[name]; ok && b.rv <= rv {
-		i.dropBlock(name, b)
+		i.dropBlock(name, b, true)
 		i.subscribers.notify()
 	}
 }
 
-func (i *Inventory) dropBlock(name string, b *block) {
+func (i *Inventory) dropBlock(name string, b *block, follows bool) {
 	for k := range b.handles {
-		i.unrefer(b, k)
+		i.unrefer(b, k, follows)
 	}
 	delete(i.blocks.byName, name)
 	if cidr, err := netip.ParsePrefix(b.cidr); err == nil && i.blocks.byCIDR[cidr.Masked()] == b {
@@ -144,12 +147,12 @@ func (i *Inventory) dropBlock(name string, b *block) {
 	}
 }
 
-func (i *Inventory) retainBlocks(generation uint32) {
+func (i *Inventory) retainBlocks(generation uint32, follows bool) {
 	i.blocks.mu.Lock()
 	defer i.blocks.mu.Unlock()
 	for name, b := range i.blocks.byName {
 		if b.generation != generation {
-			i.dropBlock(name, b)
+			i.dropBlock(name, b, follows)
 		}
 	}
 }

@@ -2,8 +2,9 @@
 // owners, in as few bytes as that takes, and turns it into evidence.
 //
 // Objects are applied one by one, in any order across resources; within one
-// resource an older resource version never replaces a newer one. A relist is
-// Begin, Apply for each object, Commit.
+// resource an older resource version never replaces a newer one, unless the
+// datastore was set back. A relist is Begin or BeginAnew, Apply for each object,
+// Commit.
 package inventory
 
 import (
@@ -11,7 +12,6 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -57,8 +57,7 @@ type Inventory struct {
 	owners   owners
 	machines machines
 
-	// generation marks what a relist saw; Commit drops the rest.
-	generation [resources]atomic.Uint32
+	relists [resources]relist
 
 	subscribers subscribers
 }
@@ -76,19 +75,17 @@ func New(c clock.PassiveClock) *Inventory {
 	return i
 }
 
-// Begin starts a relist: what is not applied before Commit is dropped then.
-func (i *Inventory) Begin(r Resource) { i.generation[r].Add(1) }
-
-// Commit ends a relist that Begin started.
+// Commit ends a relist.
 func (i *Inventory) Commit(r Resource) {
-	generation := i.generation[r].Load()
+	anew := i.relists[r].anew.Swap(false)
+	generation := i.relists[r].generation.Load()
 	switch r {
 	case Handles:
 		for n := range i.shards {
 			i.shards[n].retain(generation)
 		}
 	case Blocks:
-		i.retainBlocks(generation)
+		i.retainBlocks(generation, !anew)
 	case Pods:
 		i.owners.retainPods(generation)
 	case Nodes:
@@ -123,7 +120,7 @@ type Handle struct {
 func (i *Inventory) ApplyHandle(h Handle) {
 	k := i.names.key(h.Name)
 	s := i.shard(k)
-	s.apply(k, h, i.generation[Handles].Load(), i.names, i.clock.Now())
+	s.apply(k, h, &i.relists[Handles], i.names, i.clock.Now())
 	i.subscribers.notify()
 }
 

@@ -157,6 +157,90 @@ func TestWasReferenced(t *testing.T) {
 	}
 }
 
+// TestARestoredBackupReplacesWhatLooksNewer: and while it is listed, nothing
+// that exists before and after seems gone.
+func TestARestoredBackupReplacesWhatLooksNewer(t *testing.T) {
+	i := inventory.New(clock.RealClock{})
+	node := func(rv string) metav1.Object { return &metav1.ObjectMeta{Name: "node-1", ResourceVersion: rv} }
+	service := func(rv string) metav1.Object {
+		return &metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1", ResourceVersion: rv}
+	}
+	pod := func(rv, id string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "web-0", ResourceVersion: rv, Annotations: map[string]string{calico.ContainerIDAnnotation: id},
+		}}
+	}
+	held := func(h inventory.Handle) inventory.Handle { h.Held, h.Terminating = true, true; return h }
+	// As the datastore was before: all newer, and nobody's address in the block.
+	i.ApplyHandle(held(handleAt(100)))
+	i.ApplyBlock(holding(101, "another", 1))
+	i.ApplyPod(pod("102", "later"))
+	i.ApplyNode(node("103"))
+	i.ApplyService(service("104"))
+	i.ApplyMachine(inventory.VirtualMachines, node("105"))
+	backup := map[inventory.Resource]func(){
+		inventory.Handles:         func() { i.ApplyHandle(handleAt(40)) },
+		inventory.Blocks:          func() { i.ApplyBlock(holding(41, sandboxName, 2)) },
+		inventory.Pods:            func() { i.ApplyPod(pod("42", "earlier")) },
+		inventory.Nodes:           func() { i.ApplyNode(node("43")) },
+		inventory.Services:        func() { i.ApplyService(service("44")) },
+		inventory.VirtualMachines: func() { i.ApplyMachine(inventory.VirtualMachines, node("45")) },
+	}
+	for r, list := range backup {
+		i.Begin(r)
+		list()
+		if !i.SetBack(r) {
+			t.Errorf("older %s do not show that the datastore was set back", r)
+		}
+		i.Commit(r)
+	}
+	if len(i.Held()) != 1 || len(i.References(sandboxName)) != 0 {
+		t.Error("older states replaced newer ones")
+	}
+	for r, list := range backup {
+		i.BeginAnew(r)
+		if !i.HasNode("node-1") {
+			t.Errorf("while %s are listed anew, a node seems gone", r)
+		}
+		list()
+		i.Commit(r)
+	}
+	if len(i.Held()) != 0 {
+		t.Error("it keeps a newer handle")
+	}
+	if refs := i.References(sandboxName); len(refs) != 1 || refs[0].Count != 2 || len(i.References("another")) != 0 {
+		t.Errorf("it keeps a newer block: %v, %v", refs, i.References("another"))
+	}
+	if _, found := i.PodByContainerID("earlier"); !found {
+		t.Error("it keeps a newer pod")
+	}
+	if _, found := i.PodByContainerID("later"); found {
+		t.Error("it keeps what a newer pod held")
+	}
+	// A reference that only the backup's restoring took away ended nothing.
+	i.ApplyBlock(holding(50, "another", 1))
+	i.BeginAnew(inventory.Blocks)
+	i.ApplyBlock(holding(41, sandboxName, 2))
+	i.Commit(inventory.Blocks)
+	i.BeginAnew(inventory.Blocks)
+	i.ApplyBlock(holding(40, "another", 1))
+	i.Commit(inventory.Blocks)
+	if e, _ := i.Evidence(sandboxName, now, time.Minute); e.WasReferenced || len(e.References) != 0 {
+		t.Errorf("it shows an assignment that ended: %+v", e)
+	}
+	for r := range backup {
+		i.Begin(r)
+		if i.SetBack(r) {
+			t.Errorf("once listed anew, %s still look set back", r)
+		}
+	}
+	i.ApplyNode(node("42"))
+	i.DeleteNode("node-1", 42)
+	if !i.HasNode("node-1") {
+		t.Error("once listed anew, older states count again")
+	}
+}
+
 func TestReusedHandlesNeverCountAsReferencedBefore(t *testing.T) {
 	// Another writer of a shared handle may be between its two writes.
 	for _, name := range []string{"net.vmi.shop.db", "vxlan-tunnel-addr-node-1", calico.HandleName(serviceHandle)} {

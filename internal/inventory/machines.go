@@ -38,8 +38,8 @@ func (i *Inventory) ApplyMachine(r Resource, obj metav1.Object) {
 	m := &i.machines
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kinds[kindOf(r)].apply(obj.GetNamespace()+"/"+obj.GetName(),
-		seen{resourceVersion(obj.GetResourceVersion()), i.generation[r].Load(), ""})
+	m.kinds[kindOf(r)].apply(&i.relists[r], obj.GetNamespace()+"/"+obj.GetName(),
+		resourceVersion(obj.GetResourceVersion()), "")
 	i.subscribers.notify()
 }
 
@@ -56,7 +56,7 @@ func (i *Inventory) DeleteMachine(r Resource, namespace, name string, rv uint64)
 
 func (i *Inventory) retainMachines(r Resource) {
 	m := &i.machines
-	now, generation := i.clock.Now(), i.generation[r].Load()
+	now, generation := i.clock.Now(), i.relists[r].generation.Load()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	kind := kindOf(r)

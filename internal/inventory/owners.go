@@ -69,13 +69,14 @@ func (o *owners) count(s *Summary) {
 // ApplyPod adds or updates a pod.
 func (i *Inventory) ApplyPod(obj *corev1.Pod) {
 	p := podOf(obj, i.names)
-	p.generation = i.generation[Pods].Load()
+	relist := &i.relists[Pods]
+	p.generation = relist.generation.Load()
 	o := &i.owners
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := podName{p.Namespace, p.Name}
 	if old, ok := o.pods[at]; ok {
-		if old.rv > p.rv {
+		if !relist.supersedes(p.rv, old.rv) {
 			old.generation = p.generation
 			return
 		}
@@ -179,7 +180,7 @@ func (o *owners) retainPods(generation uint32) {
 func (i *Inventory) ApplyNode(obj metav1.Object) {
 	i.owners.mu.Lock()
 	defer i.owners.mu.Unlock()
-	i.owners.nodes.apply(obj.GetName(), seen{resourceVersion(obj.GetResourceVersion()), i.generation[Nodes].Load(), ""})
+	i.owners.nodes.apply(&i.relists[Nodes], obj.GetName(), resourceVersion(obj.GetResourceVersion()), "")
 	i.subscribers.notify()
 }
 
@@ -200,7 +201,7 @@ func (i *Inventory) ApplyService(obj metav1.Object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	old, had := o.services.byName[at]
-	if !o.services.apply(at, seen{resourceVersion(obj.GetResourceVersion()), i.generation[Services].Load(), handle}) {
+	if !o.services.apply(&i.relists[Services], at, resourceVersion(obj.GetResourceVersion()), handle) {
 		return
 	}
 	if had {
@@ -240,13 +241,14 @@ func (o *owners) retainNamed(n *named, generation uint32, dropped func(seen)) {
 	}
 }
 
-func (n *named) apply(name string, s seen) bool {
-	if old, ok := n.byName[name]; ok && old.rv > s.rv {
-		old.generation = s.generation
+func (n *named) apply(r *relist, name string, rv uint64, value string) bool {
+	generation := r.generation.Load()
+	if old, ok := n.byName[name]; ok && !r.supersedes(rv, old.rv) {
+		old.generation = generation
 		n.byName[name] = old
 		return false
 	}
-	n.byName[name] = s
+	n.byName[name] = seen{rv, generation, value}
 	return true
 }
 

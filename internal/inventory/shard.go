@@ -102,7 +102,8 @@ func (s *shard) init() {
 }
 
 // apply adds or updates a handle.
-func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Time) {
+func (s *shard) apply(k key, h Handle, relist *relist, n *names, now time.Time) {
+	generation := relist.generation.Load()
 	//nolint:gosec // the low half is what is meant
 	r := record{rv: h.ResourceVersion, generation: generation, spec: uint16(h.Generation)}
 	odd := !parseUID(h.UID, &r.uid)
@@ -126,7 +127,7 @@ func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Tim
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, had := s.records.get(k)
-	if had && old.rv > r.rv {
+	if had && !relist.supersedes(r.rv, old.rv) {
 		old.generation = generation // An older state proves that it exists all the same.
 		s.records.set(k, old)
 		return
@@ -160,7 +161,7 @@ func (s *shard) apply(k key, h Handle, generation uint32, n *names, now time.Tim
 // deletedAlone tells whether the deletion is all that lies between two states:
 // it counts the object's generation up by one, as would any change of the spec.
 func deletedAlone(old, r record) bool {
-	return r.is(flagTerminating) && !old.is(flagTerminating) && r.spec == old.spec+1
+	return r.rv > old.rv && r.is(flagTerminating) && !old.is(flagTerminating) && r.spec == old.spec+1
 }
 
 // carryOver keeps, for a version that only the deletion tells from the one
@@ -325,8 +326,9 @@ func (s *shard) lostBefore(at time.Time) map[key]lost {
 	return found
 }
 
-// refer sets the block's reference to a handle; a zero count removes it.
-func (s *shard) refer(k key, r ref, blockRV uint64, first bool, podUID func() string, now time.Time) {
+// refer sets the block's reference to a handle; a zero count removes it. It
+// follows when the block's state before is known.
+func (s *shard) refer(k key, r ref, blockRV uint64, follows bool, podUID func() string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	refs := s.refs[k]
@@ -340,10 +342,10 @@ func (s *shard) refer(k key, r ref, blockRV uint64, first bool, podUID func() st
 	case r.count == 0 && at < 0:
 		return
 	case r.count == 0:
-		s.unrefer(k, refs, at, podUID, now)
+		s.unrefer(k, refs, at, follows, podUID, now)
 		return
 	case at < 0:
-		if !first {
+		if follows {
 			r.raised = blockRV
 		}
 		s.refs[k] = append(refs, r)
@@ -352,15 +354,17 @@ func (s *shard) refer(k key, r ref, blockRV uint64, first bool, podUID func() st
 			s.inUse++
 		}
 	default:
-		r.raised = refs[at].raised
-		if r.count > refs[at].count {
-			r.raised = blockRV
+		if follows {
+			r.raised = refs[at].raised
+			if r.count > refs[at].count {
+				r.raised = blockRV
+			}
 		}
 		refs[at] = r
 	}
 }
 
-func (s *shard) unrefer(k key, refs []ref, at int, podUID func() string, now time.Time) {
+func (s *shard) unrefer(k key, refs []ref, at int, follows bool, podUID func() string, now time.Time) {
 	gone := refs[at]
 	refs = append(refs[:at:at], refs[at+1:]...)
 	if len(refs) > 0 {
@@ -377,7 +381,7 @@ func (s *shard) unrefer(k key, refs []ref, at int, podUID func() string, now tim
 	// A reference that came after this version of the handle was written ends
 	// the assignment that wrote it. Only a sandbox has a single writer: a handle
 	// that is reused may be between two assignments.
-	if k.network != otherNetwork && (gone.raised > r.rv || r.is(flagAssigned)) {
+	if follows && k.network != otherNetwork && (gone.raised > r.rv || r.is(flagAssigned)) {
 		l.rv = r.rv
 	}
 	if !r.is(flagStampComplete) {
